@@ -32,8 +32,11 @@ LAYERS = {
         *("pass", "rewrite", "decomposition", "lowering", "fusion"),
         *("layout", "scheduling", "memory", "codegen", "cache", "region", "backend"),
     ),
-    "regions": ("backend", "partitioner"),
+    "regions": ("backend", "partitioner", "partitioning", "extraction", "sharing", "settings", "order", "call"),
 }
+
+#: What experiments say that hand no graph to Inductor.
+_COMPILES_NOTHING = ("nothing compiled", "run eagerly", "graphs of regions interpreted", "all regions left eager")
 
 
 def history(backend: str) -> list[KnownBug]:
@@ -133,7 +136,17 @@ def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     yield ""
     yield f"layer right: {len(right)} of {len(rows)}; a step is named for {len(named)} of {len(asked)} of Inductor's"
     made = statistics.median(len(row.get("experiments", ())) for row in rows)
-    yield f"median {statistics.median(seconds):.1f} s and {made:.0f} experiments; torch {torch.__version__}"
+    compiled = statistics.median(map(compiles, rows))
+    yield (
+        f"median {statistics.median(seconds):.1f} s and {made:.0f} experiments, {compiled:.0f} of which compile with "
+        f"Inductor; torch {torch.__version__}"
+    )
+
+
+def compiles(row: dict[str, Any]) -> int:
+    """Return how many experiments of a search hand graphs to Inductor, by what they say that they change."""
+    changed = [one["changed"] for one in row.get("experiments", ())]
+    return sum(not any(words in sentence for words in _COMPILES_NOTHING) for sentence in changed)
 
 
 def main() -> None:

@@ -7,16 +7,22 @@ from bench.blame import table, table_of_bisector
 from bench.mutants.faults import FAULTS
 from suites.history import known_bugs
 
+CHANGES = (
+    *("", "nothing compiled", "Dynamo's graph run eagerly", "AOTAutograd's graphs run eagerly, of the other partitioner"),
+    *("region 'r' left eager", "all regions left eager", "graphs of regions interpreted, not compiled by Inductor"),
+    *("without any pass or rewrite", "without rewrite x at y"),
+)
+
 ROWS = [
     {
         "bug": "a",
         "listed": "inductor",
         "layer": "rewrite",
         "sentence": "rewrite x",
-        "experiments": [1] * 9,
+        "experiments": [{"changed": changed} for changed in CHANGES],
         "wall": 4.0,
     },
-    {"bug": "b", "listed": "inductor", "layer": "backend", "sentence": "the backend", "experiments": [1], "wall": 2.0},
+    {"bug": "b", "listed": "inductor", "layer": "backend", "sentence": "the backend", "experiments": [{"changed": ""}], "wall": 2.0},
     {
         "bug": "c",
         "listed": "dynamo",
@@ -36,6 +42,13 @@ def test_layers_and_steps_are_counted():
     assert "| c | dynamo (**not** this layer) | AOTAutograd | 0 | 1.0 |" in lines
     assert "layer right: 3 of 5; a step is named for 1 of 3 of Inductor's" in lines
     assert any(line.startswith("median 2.0 s and 0 experiments") for line in lines)
+
+
+def test_experiments_that_compile_are_counted():
+    """Four: nothing changed, one region of several left eager, and steps left out."""
+    assert blame.compiles(ROWS[0]) == 4
+    assert blame.compiles(ROWS[3]) == 0
+    assert "1 experiments, 1 of which compile with Inductor" in list(table(ROWS[1:2]))[-1]
 
 
 def test_what_the_bisector_names_is_counted():

@@ -226,7 +226,7 @@ def _pattern_name(entry: Any) -> str:
     return getattr(handler, "__name__", None) or getattr(entry, "pattern_name", None) or type(entry).__name__
 
 
-SettingLayer = Literal["codegen", "memory", "scheduling", "layout", "cache"]
+SettingLayer = Literal["lowering", "fusion", "codegen", "memory", "scheduling", "layout", "cache"]
 
 
 @dataclass(frozen=True)
@@ -255,15 +255,24 @@ _SETTINGS: tuple[tuple[str, SettingLayer, Mapping[str, Any]], ...] = (
     ),
     ("no other memory layouts", "layout", {"layout_optimization": False, "comprehensive_padding": False}),
     ("low precision rounded as in eager", "codegen", {"emulate_precision_casts": True}),
+    ("no unrolled reductions", "lowering", {"unroll_reductions_threshold": 1}),
+)
+
+#: More, where the code is Triton's.
+_GPU_SETTINGS: tuple[tuple[str, SettingLayer, Mapping[str, Any]], ...] = (
+    ("no persistent reductions", "codegen", {"triton.persistent_reductions": False}),
+    ("no reductions in several kernels", "lowering", {"split_reductions": False}),
+    ("no tiles of several dimensions", "codegen", {"triton.max_tiles": 1}),
+    ("no sums of rows and columns in one kernel", "fusion", {"triton.mix_order_reduction": False}),
 )
 
 
-def settings_to_try() -> tuple[Setting, ...]:
-    """Return what can be taken out by settings; without those that this torch lacks."""
+def settings_to_try(*, gpu: bool = False) -> tuple[Setting, ...]:
+    """Return what can be taken out by settings, of code for a GPU or not; without those that this torch lacks."""
     names = inductor_config_names()
     known = (
         (sentence, layer, {key: value for key, value in values.items() if key in names})
-        for sentence, layer, values in _SETTINGS
+        for sentence, layer, values in (_SETTINGS + _GPU_SETTINGS if gpu else _SETTINGS)
     )
     return (
         Setting("no cache of compiled graphs", "cache", _without_caches),

@@ -31,7 +31,10 @@ _UNCOMPILED = Change("nothing compiled", compiles=False)
 _DYNAMOS, _GRAPHS = "Dynamo's graph run eagerly", "AOTAutograd's graphs run eagerly"
 
 #: How often a failure has to come before a change is said to fix it.
-_OFTEN = 5
+_OFTEN = 7
+
+#: How often it then has to be gone with that change.
+_GONE = 4
 
 #: Of more steps of one name none is singled out.
 _MANY = 12
@@ -216,7 +219,7 @@ class _Search:
 
         These runs cost little, and a program that fails by chance alone fails in eager as well.
         """
-        for _ in range(_OFTEN - 2):
+        for _ in range(_GONE - 1):
             if not (self._experiments.fails(Change()) and self._fails_captured(wrong)):
                 return Culprit("flaky")
             if not all(map(self._experiments.fixes, (_UNCOMPILED, *right))):
@@ -466,11 +469,11 @@ class _Search:
     def _confirmed(self, found: Culprit, change: Change, *, alone: bool = True) -> Culprit:
         """Return what was found, if it is found again, and if not every change fixes the failure.
 
-        It is found again three times, and the failure comes so often that it hardly came by chance.
+        It is found again four times, and the failure comes so often that it hardly came by chance.
         """
         failed = sum(one.outcome == "the same" for one in self._experiments.made)
         unchanged = [Change()] * max(2, _OFTEN - failed)
-        if not all(map(self._experiments.fails, unchanged)) or not all(map(self._experiments.fixes, [change] * 3)):
+        if not all(map(self._experiments.fails, unchanged)) or not all(map(self._experiments.fixes, [change] * _GONE)):
             return Culprit("flaky")
         if not any(one.outcome == "the same" and one.sentence for one in self._experiments.made):
             nothing = Veto((Application("rewrite", "of another program"),))

@@ -75,7 +75,7 @@ def culprit_of(regional: Regional, check: Callable[[], object], *, seconds: floa
         {words: make() for words, make in spec.alternatives.items()},
         _with_each_partitioner(spec),
         tuple(regions) if has_regions else (),
-        settings_to_try(),
+        settings_to_try(gpu=regional.device_under_test.kind != "cpu"),
         applied.missing,
         interpreting_regions,
         _peers(spec) if has_regions else {},

@@ -305,12 +305,12 @@ def test_a_check_that_fails_without_a_compiler():
     assert (found.layer, found.confidence) == ("eager", "confirmed")
 
 
-@pytest.mark.parametrize("often", [0.2, 0.5, 0.8])
+@pytest.mark.parametrize("often", [0.2, 0.4, 0.5, 0.6, 0.8])
 @pytest.mark.parametrize("everywhere", [True, False])
 def test_a_failure_that_comes_by_chance(often, everywhere):
-    """Hardly ever is a culprit named with confidence: in less than two of a hundred searches.
+    """Hardly ever is a wrong culprit named with confidence: in at most one of two hundred and fifty searches.
 
-    The program itself fails so, or what the backend makes of its regions.
+    The program itself fails so, or what the backend makes of its regions: then the regions are right.
     """
 
     def searched(chance):
@@ -321,8 +321,9 @@ def test_a_failure_that_comes_by_chance(often, everywhere):
         return search(fails, applied=PATTERNS, regions=REGIONS, eager_fails=everywhere)
 
     found = [searched(random.Random(seed)) for seed in range(500)]
-    wrong = [one.layer for one in found if one.confidence == "confirmed" and one.layer != "eager"]
-    assert len(wrong) < 10, Counter(wrong)
+    right = ("eager",) if everywhere else ("eager", "region")
+    wrong = [one.layer for one in found if one.confidence == "confirmed" and one.layer not in right]
+    assert len(wrong) <= 2, Counter(wrong)
 
 
 def test_a_failure_that_goes_with_any_change():

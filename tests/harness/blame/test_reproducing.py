@@ -8,10 +8,13 @@ import random
 import pytest
 import torch
 from torch._inductor import config as inductor_config
+from torch._inductor.codegen.triton import TritonKernel
 from torch._inductor.lowering import lowerings
 
 from pytest_regional import AnnotationError, BackendSpec, BadProgramError, ParityError, region
 from pytest_regional._torch.inductor import interpreting_regions
+from pytest_regional.harness.devices.device import device_under_test
+from pytest_regional.harness.devices.emulated import check_emulation
 from pytest_regional.testing import regional
 from tests.harness.programs import two_products
 
@@ -44,6 +47,35 @@ def test_a_wrong_lowering_of_a_whole_graph(wrong_sine):
     found = searched(backend="inductor")
     assert (found.layer, found.regions, found.confidence) == ("lowering", (), "confirmed")
     assert found.steps[0].what.startswith("aten.sin.default")
+
+
+@pytest.fixture
+def emulation_checked():
+    """Let the emulation test itself before a fault is planted, which it would notice."""
+    check_emulation(device_under_test("cuda-emulated"))
+
+
+@pytest.mark.parametrize("backend", ["reference", "inductor"])
+def test_a_wrong_lowering_of_gpu_code(emulation_checked, wrong_sine, backend):
+    with regional(backend, "cuda-emulated", expects_regions=False) as r:
+        found = r.blame(waves, r.randn(8, 8), r.randn(8, 8))
+    assert (found.layer, found.confidence) == ("lowering", "confirmed")
+    assert found.steps[0].what.startswith("aten.sin.default at sin")
+
+
+def test_wrong_code_of_one_kind_of_gpu_kernel(emulation_checked, monkeypatch):
+    """Sums of a kernel that keeps a whole row are maxima; those of a loop over the row are right."""
+    reduction = TritonKernel.reduction
+
+    def wrong(kernel, dtype, src_dtype, reduction_type, value):
+        kind = "max" if kernel.persistent_reduction and reduction_type == "sum" else reduction_type
+        return reduction(kernel, dtype, src_dtype, kind, value)
+
+    monkeypatch.setattr(TritonKernel, "reduction", wrong)
+    with regional("inductor", "cuda-emulated", expects_regions=False) as r:
+        found = r.blame(lambda x: x.exp().sum(-1), r.randn(8, 64))
+    assert (found.layer, found.setting, found.confidence) == ("codegen", "no persistent reductions", "confirmed")
+    assert found.sentence.startswith("code generation: right with no persistent reductions (confirmed)")
 
 
 def test_a_wrong_gradient(wrong_sine):
