@@ -8,7 +8,12 @@ from bench.mutants.faults import FAULTS
 from suites.history import known_bugs
 
 CHANGES = (
-    *("", "nothing compiled", "Dynamo's graph run eagerly", "AOTAutograd's graphs run eagerly, of the other partitioner"),
+    *(
+        "",
+        "nothing compiled",
+        "Dynamo's graph run eagerly",
+        "AOTAutograd's graphs run eagerly, of the other partitioner",
+    ),
     *("region 'r' left eager", "all regions left eager", "graphs of regions interpreted, not compiled by Inductor"),
     *("without any pass or rewrite", "without rewrite x at y"),
 )
@@ -22,7 +27,14 @@ ROWS = [
         "experiments": [{"changed": changed} for changed in CHANGES],
         "wall": 4.0,
     },
-    {"bug": "b", "listed": "inductor", "layer": "backend", "sentence": "the backend", "experiments": [{"changed": ""}], "wall": 2.0},
+    {
+        "bug": "b",
+        "listed": "inductor",
+        "layer": "backend",
+        "sentence": "the backend",
+        "experiments": [{"changed": ""}],
+        "wall": 2.0,
+    },
     {
         "bug": "c",
         "listed": "dynamo",
