@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import random
 import time
 from collections import Counter
@@ -161,6 +162,8 @@ class Campaign(Generic[T]):
         folder: where findings are kept; what earlier campaigns and other shards left there is known. It is read again
             before a failure is taken for new.
         reduce_seconds: how long one finding may be reduced.
+        part: which of the examples are checked, of every ``parts`` of them: that of this number, from 0.
+        parts: how many campaigns share the examples of the seed.
         progress: called after each example with the result so far.
         stopped: called before each example: whether to end here. A ``KeyboardInterrupt`` ends the campaign as well.
     """
@@ -170,6 +173,8 @@ class Campaign(Generic[T]):
     seed: int
     folder: FindingsFolder | None = None
     reduce_seconds: float = 60.0
+    part: int = 0
+    parts: int = 1
     progress: Callable[[CampaignResult, Clock], Any] | None = None
     stopped: Callable[[], bool] = bool
 
@@ -194,7 +199,7 @@ class Campaign(Generic[T]):
             self._result.scripts[finding.name] = str(self.folder.save_shown(finding))
 
     def _spend(self, clock: Clock) -> None:
-        examples, in_a_row = self.subject.draw(self.seed), 0
+        examples, in_a_row = itertools.islice(self.subject.draw(self.seed), self.part, None, self.parts), 0
         while not clock.over:
             self._end_if_stopped()
             example = next(examples)

@@ -183,6 +183,8 @@ class FuzzTest:
         __tracebackhide__ = True
         self.unit = subject.unit
         campaign = Campaign(subject, budget, self.seed, FindingsFolder(folder, _warn))
+        if self._shares_programs:
+            campaign.part, campaign.parts = self.shard, self.shards
         progress = ProgressFile(self._note("progress"), self.name, self.unit)
         with _quiet_logs(), contextlib.closing(progress), Interrupts() as interrupts:
             campaign.progress, campaign.stopped = progress, lambda: interrupts.came
@@ -225,7 +227,15 @@ class FuzzTest:
     @property
     def seed(self) -> int:
         """What this shard draws from."""
-        return self.run_seed * 1009 + self.shard
+        return self.run_seed * 1009 + self.shard * (not self._shares_programs)
+
+    @property
+    def _shares_programs(self) -> bool:
+        """Whether the shards check parts of the same programs: so a number of programs means the same ones in each run.
+
+        Not for a time, in which each shard draws as fast as it can, nor where what was found decides what comes next.
+        """
+        return self.budget.examples is not None and self.guidance is None
 
     @property
     def interrupted(self) -> bool:

@@ -179,6 +179,25 @@ def test_findings_of_another_shard_are_known_meanwhile():
     assert len(asked) == 2  # once at the start, and not again for what is explained
 
 
+def test_parts_of_a_campaign_share_its_programs():
+    """Three parts check together what one campaign checks, each program once."""
+    programs = [chain(*["neg"] * length) for length in range(1, 13)]
+
+    def checked(budget, part=0, parts=1):
+        seen = []
+
+        def check(program):
+            seen.append(len(program.steps))
+
+        one = campaign(check, *programs, budget=budget)
+        one.part, one.parts = part, parts
+        one.run()
+        return seen
+
+    assert checked(12) == [*range(1, 13)]
+    assert [checked(4, part=part, parts=3) for part in range(3)] == [[1, 4, 7, 10], [2, 5, 8, 11], [3, 6, 9, 12]]
+
+
 def test_programs_that_only_show_what_is_known_are_mostly_skipped():
     result = campaign(faulty("neg"), chain("neg"), chain("add"), budget=200).run()
 

@@ -64,6 +64,45 @@ def test_a_number_of_programs(downstream):
     )
 
 
+@pytest.mark.parametrize(("budget", "shared"), [("5", True), ("1s", False)])
+def test_shards_share_a_number_of_programs(downstream, pytester, budget, shared):
+    """Of a number of programs two workers check the odd and the even ones of one seed; in a time each draws its own."""
+    source = """
+        from pathlib import Path
+        from pytest_regional.fuzz.model.arguments import TensorInput
+        from pytest_regional.fuzz.model.program import Program, Step
+
+        def programs(seed):
+            length = 0
+            while True:
+                length += 1
+                steps = [Step("neg", (place,), (), (place + 1,)) for place in range(length)]
+                yield Program((TensorInput((4,)),), tuple(steps), (length,), training=False)
+
+        @pytest.mark.regional_compile(expects_regions=False)
+        def test_any(regional_fuzz, monkeypatch):
+            from pytest_regional.fuzz import oracles
+
+            def check(regional, program, **options):
+                with Path(f"checked-{regional_fuzz.shard}.txt").open("a") as file:
+                    file.write(f"{len(program.steps)} ")
+
+            monkeypatch.setattr(oracles, "check", check)
+            result = regional_fuzz.run("native", draw=programs)
+            Path(f"seed-{regional_fuzz.shard}.txt").write_text(str(result.seed))
+    """
+    result = fuzzed(downstream, source, f"--regional-fuzz={budget}", "--regional-seed=7", "-n2")
+
+    result.assert_outcomes(passed=2)
+    checked = [(pytester.path / f"checked-{shard}.txt").read_text().split() for shard in range(2)]
+    seeds = [int((pytester.path / f"seed-{shard}.txt").read_text()) for shard in range(2)]
+    if shared:
+        assert (checked, seeds) == ([["1", "3", "5"], ["2", "4"]], [7063, 7063])
+    else:
+        assert seeds == [7063, 7064]
+        assert all(one[:2] == ["1", "2"] for one in checked)
+
+
 #: Says at once how far it is, in this run alone: nested runs are in one process.
 QUICKLY = """
     import pytest
