@@ -6,6 +6,9 @@ processes together, so that a busy machine changes nothing), from fresh seeds, i
 another seed, and a run that was ended goes on where the folder holds what it has used. ``--tree`` and ``--python`` fuzz
 with another checkout, and another version of PyTorch.
 
+``keep`` adds what a run found so far to a file that stays in the repository, as a run may take longer than a machine
+is there: for each campaign its seconds and its findings, as far as they are counted.
+
 ``count`` compares the findings with the cases of ``suites/history`` that stand on that version, by the signatures
 below, and prints a table by class. A signature is no proof: it says what a reduced program has to hold, and how it has
 to fail, to be read as this bug. Findings without a match are listed, so that somebody reads them.
@@ -23,7 +26,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +68,47 @@ class FindingData:
     features: frozenset[str]
 
 
-def read(folder: Path) -> list[FindingData]:
-    """Return the findings of all parts below ``folder``, which may come from another checkout."""
-    return [_finding(path) for path in sorted(folder.glob("*/*.json")) if not path.name.startswith("corpus")]
+def read(source: Path) -> list[FindingData]:
+    """Return the findings of all parts below a folder, which may come from another checkout, or in a kept file."""
+    if source.is_file():
+        return [finding for campaign in _kept(source) for finding in campaign.findings]
+    return _in_folders(source)
+
+
+def _in_folders(folder: Path, part: str = "*") -> list[FindingData]:
+    return [_finding(path) for path in sorted(folder.glob(f"{part}/*.json")) if not path.name.startswith("corpus")]
+
+
+@dataclass(frozen=True)
+class Campaigned:
+    """What one campaign of a part used and found."""
+
+    part: str
+    seed: int
+    core_seconds: float
+    findings: tuple[FindingData, ...]
+
+
+def _kept(file: Path) -> list[Campaigned]:
+    read = json.loads(file.read_text()) if file.exists() else []
+    return [Campaigned(**{**one, "findings": tuple(_from_data(each) for each in one["findings"])}) for one in read]
+
+
+def _from_data(data: Mapping[str, Any]) -> FindingData:
+    sets = {name: frozenset(data[name]) for name in ("operators", "features")}
+    return FindingData(data["name"], data["backend"], data["fails"], **sets)
+
+
+def keep(folder: Path, file: Path) -> list[Campaigned]:
+    """Add what a run found so far to ``file``, in place of what an earlier call kept of the same campaigns."""
+    kept = {(one.part, one.seed): one for one in _kept(file)}
+    for record in sorted(folder.glob("*.json")):
+        used = json.loads(record.read_text())
+        found = tuple(_in_folders(folder, used["part"]))
+        kept[used["part"], used["seed"]] = Campaigned(used["part"], used["seed"], used["core_seconds"], found)
+    campaigns = [kept[key] for key in sorted(kept)]
+    file.write_text(json.dumps([asdict(one) for one in campaigns], indent=1, default=sorted) + "\n")
+    return campaigns
 
 
 def _finding(path: Path) -> FindingData:
@@ -405,6 +446,11 @@ def main() -> None:
     options = _options()
     if options.command == "count":
         print("\n".join(report(options.folders, options.version)))
+    if options.command == "keep":
+        for one in keep(options.folder, options.file):
+            print(
+                f"{one.part}, seed {one.seed}: {one.core_seconds / 60:.0f} core-minutes, {len(one.findings)} findings"
+            )
     if options.command == "run":
         for part in PARTS:
             if options.only and part.name not in options.only:
@@ -424,8 +470,11 @@ def _options() -> argparse.Namespace:
     running.add_argument("--python", default=sys.executable)
     running.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
     running.add_argument("--only", nargs="*", help="parts, such as inductor-native")
+    keeping = commands.add_parser("keep", help="add what was found so far to a file of the repository")
+    keeping.add_argument("folder", type=Path, help="the folder of a run with one version of PyTorch")
+    keeping.add_argument("file", type=Path, help="bench/rediscovered/VERSION.json")
     counting = commands.add_parser("count", help="compare the findings with the known bugs")
-    counting.add_argument("folders", type=Path, nargs="+", help="folders that were run with one version of PyTorch")
+    counting.add_argument("folders", type=Path, nargs="+", help="folders or kept files of one version of PyTorch")
     counting.add_argument("--version", required=True, choices=VERSIONS, help="the version of PyTorch that was fuzzed")
     return parser.parse_args()
 

@@ -151,3 +151,19 @@ def test_a_run_that_was_ended_goes_on(tmp_path, monkeypatch):
     assert json.loads(record.read_text()) == rest
     assert "--regional-seed=3007" in (tmp_path / "inductor-native" / "log-3.txt").read_text()
     assert rediscovery.run(part, tmp_path, 101.0, tree=tree, python=sys.executable, seed=5) == rest
+
+
+def test_what_a_run_found_is_kept_in_a_file(tmp_path):
+    """A file says the same as the folder; a later call replaces what an earlier one kept of the same campaign."""
+    folder, file = folder_with(tmp_path / "run"), tmp_path / "kept.json"
+    record = {"part": "inductor-native", "core_seconds": 60.0, "starts": 1, "seed": 5}
+    for seconds in (60.0, 120.0):
+        (folder / "inductor-native.json").write_text(json.dumps({**record, "core_seconds": seconds}))
+        kept = rediscovery.keep(folder, file)
+    assert [(one.part, one.seed, one.core_seconds) for one in kept] == [("inductor-native", 5, 120.0)]
+    assert rediscovery.read(file) == rediscovery.read(folder) != []
+
+    (folder / "inductor-native.json").write_text(json.dumps({**record, "seed": 6}))
+    assert [one.seed for one in rediscovery.keep(folder, file)] == [5, 6]
+    lines = list(rediscovery.report([file], "2.13.0"))
+    assert "  found cat_strides: a-finding, a-finding" in lines
