@@ -215,6 +215,7 @@ SIGNATURES: Mapping[str, Signature] = {
         "(nan|value) of", (".*(std|var).*|deviation_of_large|unit_vectors|.*norm.*",), ("large",)
     ),
     "negative_zero": Signature("(nan|value) of", ("(aten_)?elu_?|add|aten_add.*",), ("input:edges",)),
+    "floor_of_quotient": Signature("value of", ("(aten_)?(div.*mode|floor_divide.*)",)),
     "erf_near_zero": Signature("value of", ("(aten_)?(erf|gelu).*",)),
     "casts_down_and_up": Signature("value of", ("rounded_.*|to_(b?float16)",)),
     "product_compared_unrounded": Signature("value of", ("eq|ne|aten_(eq|ne)_Tensor", ".*mul.*"), ("dtype:bfloat16",)),

@@ -44,6 +44,16 @@ def erf_near_zero(regional):
     parity(regional, program, regional.linspace(1e-8, 1e-6, 64))
 
 
+@bugs(layer="inductor", notices="value")
+def floor_of_quotient(regional):
+    """``x // 0.1`` is the floor of a rounded quotient: 10 for 1, where eager, as Python, says 9."""
+
+    def program(x):
+        return torch.div(x, 0.1, rounding_mode="floor")
+
+    parity(regional, program, regional.arange(8.0))
+
+
 @bugs(185337, layer="inductor", notices="value")
 def casts_down_and_up(regional):
     """float32 to float16 and back is left out."""
