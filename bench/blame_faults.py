@@ -137,6 +137,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where the rows are written; those that are there are kept")
     parser.add_argument("--again", action="store_true", help="those of the file whose place is not named are not kept")
     options = parser.parse_args()
+    if unknown := set(options.only or ()) - set(FAULTS):
+        parser.error(f"no such fault: {', '.join(sorted(unknown))}")
     rows = json.loads(options.json.read_text(encoding="utf-8")) if options.json and options.json.exists() else []
     rows = [row for row in rows if not options.again or is_named(row)]
     known = {row["fault"] for row in rows}

@@ -82,7 +82,8 @@ class Culprit:
         ended_early: whether the search ran out of time, or of experiments.
         experiments: the evidence, in order.
         not_tried: what this torch lacks, so that steps of it could not be left out.
-        difference: for a layer of the backend, the first thing that another backend, which is right, does otherwise.
+        difference: for a layer of the backend, the first thing that another backend, which is right, does otherwise;
+            for a cache, in what the calls of the backend differ that had one answer.
         without_inductor: whether regions fail also where their graphs are interpreted, so that it is not Inductor.
     """
 

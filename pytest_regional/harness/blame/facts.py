@@ -18,6 +18,7 @@ from pytest_regional._torch.codegen import RawLaunch
 from pytest_regional._torch.config import INDUCTOR, config_values
 from pytest_regional._torch.inductor import is_region_artifact
 from pytest_regional.harness.blame.culprit import Layer
+from pytest_regional.harness.blame.ingredients import Ingredients, ingredients_of
 from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.listeners import CompileListener
 from pytest_regional.harness.record import GraphRecord, RegionRecord
@@ -36,6 +37,7 @@ class CompileFacts(CompileListener):
         handed_over: the graphs that Inductor got on their own, in order.
         settings: Inductor's settings at each of those compiles.
         launches: of each code generation, the operators behind each kernel, in order.
+        ingredients: of each call of the backend, what the code depends on.
     """
 
     events: tuple[str, ...] = ()
@@ -46,6 +48,7 @@ class CompileFacts(CompileListener):
     handed_over: list[tuple[str, ...]] = field(default_factory=list)
     settings: list[dict[str, Any]] = field(default_factory=list)
     launches: list[tuple[tuple[str, ...], ...]] = field(default_factory=list)
+    ingredients: list[Ingredients] = field(default_factory=list)
 
     def note(self, events: Iterable[str], graphs: tuple[GraphRecord, ...], supports: Callable[[str], object]) -> None:
         """Note what is known at the end: steps of counters only of what the backend under test claims to do."""
@@ -53,6 +56,10 @@ class CompileFacts(CompileListener):
         self.events = tuple(name for name in claimed if _STAGES[name][0] in _IN_ORDER)
         self.counts = Counter(name for name in claimed if _STAGES[name][0] not in _IN_ORDER)
         self.graphs = graphs
+
+    def backend_called(self, gm: Any) -> None:
+        """Note what the code depends on."""
+        self.ingredients.append(ingredients_of(gm))
 
     @contextlib.contextmanager
     def compiling_graph(self, kind: str, gm: Any) -> Iterator[Callable[[Any], None]]:

@@ -21,6 +21,7 @@ from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness.blame.culprit import SAID, Confidence, Culprit, Layer
 from pytest_regional.harness.blame.experiments import Change, Experiments, OutOfTimeError, Signature
 from pytest_regional.harness.blame.facts import CompileFacts, Difference, first_difference
+from pytest_regional.harness.blame.ingredients import different
 from pytest_regional.harness.blame.search import Found, few_that_fix
 from pytest_regional.harness.counters import CounterExpectationError
 
@@ -235,7 +236,16 @@ class _Search:
         return self._culprit(steps, lambda some: _without_passes(some, steps))
 
     def _alternatives(self) -> Culprit | None:
-        return self._otherwise("backend", self._suspects.alternatives)
+        found = self._otherwise("backend", self._suspects.alternatives)
+        return found and self._with_ingredients(found)
+
+    def _with_ingredients(self, found: Culprit) -> Culprit:
+        """Add, where a cache answered, in what the calls differ of which one was given the answer to another."""
+        facts = self._suspects.seen.get("")
+        if facts is None or not (found.layer == "cache" or "cache_hits" in facts.events):
+            return found
+        said = (found.difference, different(facts.ingredients))
+        return replace(found, difference="; ".join(filter(None, said)))
 
     def _other_partitioner(self) -> Culprit | None:
         return self._otherwise("partitioner", self._suspects.partitioners)
@@ -321,7 +331,8 @@ class _Search:
             layer, sentence = difference or Difference("call" if of_region else "backend", "both compile the same")
             setting = instead.sentence
             known = replace(found, layer=layer, setting=setting, difference=sentence)
-            return self._confirmed(known, instead, alone=False)
+            confirmed = self._confirmed(known, instead, alone=False)
+            return self._with_ingredients(confirmed) if layer == "cache" else confirmed
         return found
 
     def _whole_backend(self) -> Culprit:
@@ -425,7 +436,10 @@ class _Search:
             change = self._on_regions(Change(setting.sentence, within=setting.context))
             if self._experiments.fixes(change):
                 self.known = Culprit(setting.layer, (), self._regions, setting.sentence, "necessary")
-                return replace(self._confirmed(self.known, change), lowerings=self._lowerings())
+                confirmed = self._confirmed(self.known, change)
+                if setting.layer == "cache":
+                    return self._with_ingredients(confirmed)
+                return replace(confirmed, lowerings=self._lowerings())
         return None
 
     def _lowerings(self) -> tuple[str, ...]:

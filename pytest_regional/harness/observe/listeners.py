@@ -25,6 +25,9 @@ class CompileListener:
     settings of the compile hold, and gives a function that is called with what the compile returned.
     """
 
+    def backend_called(self, gm: Any) -> None:
+        """See the backend under test get a graph of Dynamo's, before it looks into a cache."""
+
     def compiling_graph(self, kind: str, gm: Any) -> AbstractContextManager[Callable[[Any], None]]:
         """See a compiler of the backend get a graph of AOTAutograd's, which it may rewrite."""
         return contextlib.nullcontext(_ignore)
