@@ -115,13 +115,13 @@ def counter_totals(facts: Iterable[Facts]) -> Counter[str]:
 
 
 def worst_margin(facts: Iterable[Facts]) -> float | None:
-    """Return the worst parity margin; a test that passed with a failing comparison asked for it and is left out."""
+    """Return the worst parity margin; what is known to fail, or passed with a failing comparison, is left out."""
     ratios = [fact["worst_parity"] for fact in facts if fact["worst_parity"] is not None and not _is_wanted(fact)]
     return max(ratios, default=None)
 
 
 def _is_wanted(fact: Facts) -> bool:
-    return (fact["worst_parity"] or 0) > 1 and fact["outcome"] in ("passed", "skipped")
+    return (fact["worst_parity"] or 0) > 1 and fact["outcome"] in ("passed", "skipped", "known failure")
 
 
 def merged(reports: Sequence[RunReport]) -> RunReport:
