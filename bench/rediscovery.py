@@ -90,8 +90,8 @@ class Campaigned:
 
 
 def _kept(file: Path) -> list[Campaigned]:
-    read = json.loads(file.read_text()) if file.exists() else []
-    return [Campaigned(**{**one, "findings": tuple(_from_data(each) for each in one["findings"])}) for one in read]
+    data = json.loads(file.read_text()) if file.exists() else []
+    return [Campaigned(**{**one, "findings": tuple(map(_from_data, one["findings"]))}) for one in data]
 
 
 def _from_data(data: Mapping[str, Any]) -> FindingData:

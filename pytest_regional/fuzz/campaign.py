@@ -162,7 +162,7 @@ class Campaign(Generic[T]):
         folder: where findings are kept; what earlier campaigns and other shards left there is known. It is read again
             before a failure is taken for new.
         reduce_seconds: how long one finding may be reduced.
-        part: which of the examples are checked, of every ``parts`` of them: that of this number, from 0.
+        part: the first example that is checked, from 0; after it every one that is ``parts`` further.
         parts: how many campaigns share the examples of the seed.
         progress: called after each example with the result so far.
         stopped: called before each example: whether to end here. A ``KeyboardInterrupt`` ends the campaign as well.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,9 @@ from pytest_regional.harness.parity.captured import dense_value
 from pytest_regional.harness.parity.state import raw_bytes
 
 _FORMAT = 1
+
+#: What ``torch.load`` raises for a file that is damaged or none of its own, and reading for one of another content.
+_UNREADABLE = (OSError, EOFError, pickle.UnpicklingError, RuntimeError, LookupError, TypeError, ValueError)
 
 
 class OtherValuesError(RegionalError, ValueError):
@@ -70,7 +74,7 @@ class RecordedValues:
             written_in = data["format"]
             program = tuple(RecordedValue(str(name), str(operator)) for name, operator in data["program"])
             read = cls(program, dict(data["digests"]), dict(data["values"]), dict(data["gradients"]))
-        except Exception as error:
+        except _UNREADABLE as error:
             raise OtherValuesError(
                 f"{path} is no file of recorded values: {type(error).__name__}. Write one with "
                 f"regional.record_values(path, fn, *inputs)"

@@ -232,9 +232,8 @@ class Observer:
             self.misspelt_annotations |= dict.fromkeys(annotated.misspelt_in(gm))
             self.flush()
             mark = self._cache_events.mark()
-            for listener in self.listeners:
-                if not other:
-                    listener.backend_called(gm)
+            for listener in () if other else self.listeners:
+                listener.backend_called(gm)
             result = call()
             for outcome, cause in self._cache_events.since(mark):
                 self._note_outcome(outcome)

@@ -8,7 +8,7 @@ import torch
 from pytest_regional import BackendSpec, BadProgramError, region
 from pytest_regional.backends.registry import UnknownBackendError
 from pytest_regional.harness.blame.divergence import Divergence, NoGraphError
-from pytest_regional.harness.blame.recorded_values import OtherValuesError
+from pytest_regional.harness.blame.recorded_values import OtherValuesError, RecordedValues
 from pytest_regional.testing import regional
 
 
@@ -277,9 +277,15 @@ def test_values_of_something_else(tmp_path):
         against(path, seed=2)
     with pytest.raises(OtherValuesError, match="is no file of recorded values: FileNotFoundError"):
         against(tmp_path / "none.pt")
-    path.write_bytes(b"no values")
-    with pytest.raises(OtherValuesError, match="is no file of recorded values"):
-        against(path)
+    whole = path.read_bytes()
+    for damaged in (b"", b"no values", whole[: len(whole) // 2]):
+        path.write_bytes(damaged)
+        with pytest.raises(OtherValuesError, match="is no file of recorded values"):
+            RecordedValues.read(path)
+    for other in ([1, 2], {"format": 1}, {"format": 1, "program": 3}):
+        torch.save(other, path)
+        with pytest.raises(OtherValuesError, match="is no file of recorded values"):
+            RecordedValues.read(path)
 
 
 def test_values_of_another_format(tmp_path):
