@@ -35,9 +35,6 @@ LAYERS = {
     "regions": ("backend", "partitioner", "partitioning", "extraction", "sharing", "settings", "order", "call"),
 }
 
-#: What experiments say that hand no graph to Inductor.
-_COMPILES_NOTHING = ("nothing compiled", "run eagerly", "graphs of regions interpreted", "all regions left eager")
-
 
 def history(backend: str) -> list[KnownBug]:
     """Return the bugs that stand on a backend with this torch."""
@@ -135,18 +132,19 @@ def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     seconds = [row["wall"] for row in rows if "wall" in row]
     yield ""
     yield f"layer right: {len(right)} of {len(rows)}; a step is named for {len(named)} of {len(asked)} of Inductor's"
-    made = statistics.median(len(row.get("experiments", ())) for row in rows)
-    compiled = statistics.median(map(compiles, rows))
+    ended = [row for row in rows if row.get("experiments")]
+    made = statistics.median(len(row["experiments"]) for row in ended)
+    compiled = statistics.median(map(compiles, ended))
+    of_inductor = statistics.median([compiles(row) for row in ended if row in asked] or [0])
     yield (
-        f"median {statistics.median(seconds):.1f} s and {made:.0f} experiments, {compiled:.0f} of which compile with "
-        f"Inductor; torch {torch.__version__}"
+        f"median {statistics.median(seconds):.1f} s, {made:.0f} experiments and {compiled:.0f} compiles, "
+        f"{of_inductor:.0f} for bugs of Inductor; torch {torch.__version__}"
     )
 
 
 def compiles(row: dict[str, Any]) -> int:
-    """Return how many experiments of a search hand graphs to Inductor, by what they say that they change."""
-    changed = [one["changed"] for one in row.get("experiments", ())]
-    return sum(not any(words in sentence for words in _COMPILES_NOTHING) for sentence in changed)
+    """Return how many experiments of a search generated code, the one included in which the failure came first."""
+    return 1 + sum(one["compiled"] for one in row["experiments"])
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from bench.blame import compiles
 from bench.mutants import faults
 from bench.mutants.by_suites import ROOT
 from bench.mutants.faults import FAULTS
@@ -120,7 +121,8 @@ def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     made = [len(row["experiments"]) for row in rows if "experiments" in row]
     took = [sum(one["seconds"] for one in row["experiments"]) for row in rows if "experiments" in row]
     yield ""
-    cost = f"{statistics.median(took):.1f} s and {statistics.median(made):.0f} experiments"
+    compiled = statistics.median(compiles(row) for row in rows if "experiments" in row)
+    cost = f"{statistics.median(took):.1f} s, {statistics.median(made):.0f} experiments and {compiled:.0f} compiles"
     yield f"median {cost}; torch {torch.__version__}"
 
 

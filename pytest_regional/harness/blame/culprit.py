@@ -181,7 +181,12 @@ class Culprit:
             "ended_early": self.ended_early,
             "others": [other.as_data() for other in self.others],
             "experiments": [
-                {"changed": one.sentence, "outcome": one.outcome, "seconds": round(one.seconds, 2)}
+                {
+                    "changed": one.sentence,
+                    "outcome": one.outcome,
+                    "seconds": round(one.seconds, 2),
+                    "compiled": one.generated_code,
+                }
                 for one in self.experiments
             ],
             "not_tried": list(self.not_tried),

@@ -35,6 +35,7 @@ class Change:
         eager_regions: regions that lose their annotation.
         passes_left_out: the user's graph passes that do not run, by their place in the list.
         compiles: whether anything is compiled; else the program is called as it is.
+        generates_code: whether the backend generates code; not where what it was handed runs eagerly.
     """
 
     sentence: str = ""
@@ -44,6 +45,7 @@ class Change:
     eager_regions: frozenset[str] = frozenset()
     passes_left_out: frozenset[int] = frozenset()
     compiles: bool = True
+    generates_code: bool = True
 
 
 @dataclass(frozen=True)
@@ -55,12 +57,14 @@ class Experiment:
         outcome: what became of the failure.
         seconds: wall clock.
         signature: what failed.
+        generated_code: whether the backend generated code, which is what an experiment costs.
     """
 
     sentence: str
     outcome: Outcome
     seconds: float
     signature: Signature = frozenset()
+    generated_code: bool = True
 
     @property
     def crashed(self) -> bool:
@@ -134,7 +138,8 @@ class Experiments:
             outcome: Outcome = "the same"
         else:
             outcome = "fixed" if signature <= self.usual else "another failure"
-        self.made.append(Experiment(change.sentence, outcome, time.monotonic() - began, signature))
+        seconds = time.monotonic() - began
+        self.made.append(Experiment(change.sentence, outcome, seconds, signature, change.generates_code))
         return outcome
 
     def signature_under(self, change: Change) -> Signature:

@@ -31,6 +31,7 @@ class CompileFacts(CompileListener):
     Attributes:
         events: runs of passes and lookups in caches, by the name of the counter, in order.
         counts: how often the other counters moved.
+        cache_answered: whether a cache did, of whole graphs or of regions, whosever it is.
         graphs: the graphs that AOTAutograd made, and the regions of each.
         eager: for each of them that shows it, the operators that stay eager.
         calls: for each of them that shows it, the regions whose code it calls, in order.
@@ -42,6 +43,7 @@ class CompileFacts(CompileListener):
 
     events: tuple[str, ...] = ()
     counts: Counter[str] = field(default_factory=Counter)
+    cache_answered: bool = False
     graphs: tuple[GraphRecord, ...] = ()
     eager: list[Counter[str]] = field(default_factory=list)
     calls: list[list[str]] = field(default_factory=list)
@@ -52,6 +54,8 @@ class CompileFacts(CompileListener):
 
     def note(self, events: Iterable[str], graphs: tuple[GraphRecord, ...], supports: Callable[[str], object]) -> None:
         """Note what is known at the end: steps of counters only of what the backend under test claims to do."""
+        events = tuple(events)
+        self.cache_answered = "cache_hits" in events or "region_cache_hits" in events
         claimed = [name for name in events if name in _STAGES and supports(_STAGES[name][1])]
         self.events = tuple(name for name in claimed if _STAGES[name][0] in _IN_ORDER)
         self.counts = Counter(name for name in claimed if _STAGES[name][0] not in _IN_ORDER)

@@ -27,7 +27,7 @@ from pytest_regional.harness.counters import CounterExpectationError
 
 T = TypeVar("T")
 
-_UNCOMPILED = Change("nothing compiled", compiles=False)
+_UNCOMPILED = Change("nothing compiled", compiles=False, generates_code=False)
 
 _DYNAMOS, _GRAPHS = "Dynamo's graph run eagerly", "AOTAutograd's graphs run eagerly"
 
@@ -146,6 +146,7 @@ class _Search:
         self._eager: frozenset[str] = frozenset()
         #: Whether another error of a compiler's counts as the same failure; not for wrong values, which it hides.
         self._crashes_count = experiments.raises
+        self._alternatives_left = True
         self.known = Culprit("unknown")
 
     def run(self) -> Culprit:
@@ -165,7 +166,7 @@ class _Search:
             return captured or self.known
         return (
             self._passes()
-            or self._alternatives()
+            or self._alternatives(early=True)
             or self._stage()
             or self._region()
             or self._without_inductor()
@@ -176,6 +177,7 @@ class _Search:
             or self._required_decompositions()
             or self._other_partitioner()
             or self._crashes_captured()
+            or self._alternatives()
             or self._whole_regions()
         )
 
@@ -213,7 +215,7 @@ class _Search:
 
     def _captured_by(self, name: str, sentence: str) -> Change | None:
         backend = self._suspects.captures.get(name)
-        return Change(sentence, backend=backend) if backend else None
+        return Change(sentence, backend=backend, generates_code=False) if backend else None
 
     def _again(self, found: Culprit, wrong: Change, *right: Change) -> Culprit:
         """Return what was found, if the same changes are wrong and right again, and the uncompiled program is right.
@@ -235,14 +237,28 @@ class _Search:
         self.known = Culprit("pass", confidence="necessary")
         return self._culprit(steps, lambda some: _without_passes(some, steps))
 
-    def _alternatives(self) -> Culprit | None:
+    def _alternatives(self, *, early: bool = False) -> Culprit | None:
+        """Return what the backend can do otherwise, where that fixes the failure.
+
+        Each costs a compile, and Inductor is mostly to blame: so only where a cache answered, the check is about the
+        compile, or Inductor is not to blame, which is known later.
+        """
+        asked = not early or self.known.layer == "eager" or self._cache_answered
+        if not asked or not self._alternatives_left:
+            return None
+        self._alternatives_left = False
         found = self._otherwise("backend", self._suspects.alternatives)
         return found and self._with_ingredients(found)
+
+    @property
+    def _cache_answered(self) -> bool:
+        facts = self._suspects.seen.get("")
+        return facts is not None and facts.cache_answered
 
     def _with_ingredients(self, found: Culprit) -> Culprit:
         """Add, where a cache answered, in what the calls differ of which one was given the answer to another."""
         facts = self._suspects.seen.get("")
-        if facts is None or not (found.layer == "cache" or "cache_hits" in facts.events):
+        if facts is None or not (found.layer == "cache" or self._cache_answered):
             return found
         said = (found.difference, different(facts.ingredients))
         return replace(found, difference="; ".join(filter(None, said)))
@@ -275,7 +291,8 @@ class _Search:
         none = _left_eager(names, names)
         outcome = self._experiments.outcome_of(none)
         if outcome == "the same" and self.known.layer != "eager":
-            return self._other_partitioner() or self._compared(self._again(Culprit("backend"), none))
+            other = self._alternatives() or self._other_partitioner()
+            return other or self._compared(self._again(Culprit("backend"), none))
         if outcome != "fixed":
             return None
         outcomes = {name: self._experiments.outcome_of(_left_eager([name], names)) for name in names if len(names) > 1}
@@ -299,8 +316,12 @@ class _Search:
         interpreting = self._suspects.interpreting
         if interpreting is None or not self._suspects.regions:
             return None
-        change = self._on_regions(Change("graphs of regions interpreted, not compiled by Inductor", interpreting))
-        return self._whole_regions(without_inductor=True) if self._experiments.fails(change) else None
+        interpreted = Change(
+            "graphs of regions interpreted, not compiled by Inductor", interpreting, generates_code=False
+        )
+        if not self._experiments.fails(self._on_regions(interpreted)):
+            return None
+        return self._alternatives() or self._whole_regions(without_inductor=True)
 
     def _whole_regions(self, *, without_inductor: bool = False) -> Culprit:
         """Return what is left to say where no step fixes the failure: that it is these regions."""
@@ -432,15 +453,19 @@ class _Search:
         together = Change("with all settings below", within=functools.partial(_all_of, self._suspects.settings))
         if not self._suspects.settings or not self._experiments.fixes(self._on_regions(together)):
             return None
-        for setting in self._suspects.settings:
+        for setting in sorted(self._suspects.settings, key=self._is_late):
             change = self._on_regions(Change(setting.sentence, within=setting.context))
             if self._experiments.fixes(change):
                 self.known = Culprit(setting.layer, (), self._regions, setting.sentence, "necessary")
-                confirmed = self._confirmed(self.known, change)
                 if setting.layer == "cache":
-                    return self._with_ingredients(confirmed)
-                return replace(confirmed, lowerings=self._lowerings())
+                    return self._with_ingredients(self._confirmed(self.known, change))
+                self.known = replace(self.known, lowerings=self._lowerings())
+                return self._confirmed(self.known, change)
         return None
+
+    def _is_late(self, setting: Setting) -> bool:
+        """Say whether others are tried first: a cache that gave no answer can still fail where it keeps one."""
+        return setting.layer == "cache" and not self._cache_answered
 
     def _lowerings(self) -> tuple[str, ...]:
         """Return the operators without whose lowering the failure is gone, where they are few."""
@@ -524,7 +549,7 @@ def _all_of(settings: Iterable[Setting]) -> Iterator[None]:
 
 def _left_eager(some: Sequence[str], names: Sequence[str]) -> Change:
     said = "all regions" if len(some) == len(names) > 1 else f"region {', '.join(map(repr, some))}"
-    return Change(f"{said} left eager", eager_regions=frozenset(some))
+    return Change(f"{said} left eager", eager_regions=frozenset(some), generates_code=len(some) < len(names))
 
 
 def _without_passes(some: Iterable[Application], steps: Sequence[Application]) -> Change:

@@ -10,6 +10,7 @@ import pytest
 
 from pytest_regional._torch.vetoes import Application, Setting
 from pytest_regional.harness.blame.experiments import Experiments
+from pytest_regional.harness.blame.facts import CompileFacts
 from pytest_regional.harness.blame.layers import Suspects, Veto
 from pytest_regional.harness.blame.layers import search as search_layers
 
@@ -36,7 +37,14 @@ class Tried:
 
 
 def search(
-    fails, applied=(*PASSES, *LOWERINGS), captures=CAPTURES, limits=None, eager_fails=False, usual=USUAL, **suspects
+    fails,
+    applied=(*PASSES, *LOWERINGS),
+    captures=CAPTURES,
+    limits=None,
+    eager_fails=False,
+    usual=USUAL,
+    settings=SETTINGS,
+    **suspects,
 ):
     """Search with an experiment ``fails(tried)`` that says what fails."""
 
@@ -49,14 +57,14 @@ def search(
                 if step in veto.steps or (step.kind in veto.kinds and not step.required) or step.family in veto.families
             }
             veto.applied = list(applied)
-        known = {one.sentence for one in SETTINGS}
-        settings = known if change.sentence == "with all settings below" else known & {change.sentence}
+        known = {one.sentence for one in settings}
+        held = known if change.sentence == "with all settings below" else known & {change.sentence}
         tried = Tried(
             change.compiles,
             change.backend,
             isinstance(veto, Veto),
             frozenset(steps),
-            frozenset(settings),
+            frozenset(held),
             change.eager_regions,
             change.passes_left_out,
         )
@@ -64,7 +72,7 @@ def search(
         return answer if isinstance(answer, frozenset) else USUAL if answer else frozenset()
 
     experiments = Experiments(reproduce, usual, **(limits or {}))
-    return search_layers(experiments, Suspects(applied, captures, settings=SETTINGS, **suspects))
+    return search_layers(experiments, Suspects(applied, captures, settings=settings, **suspects))
 
 
 def of_steps(guilty, needs=all):
@@ -235,6 +243,78 @@ def test_what_the_backend_does_otherwise():
     assert (found.layer, found.setting) == ("backend", "equal regions compiled one by one")
     found = search(lambda tried: tried.backend in (None, "one by one"), **suspects, regions=REGIONS)
     assert (found.layer, found.setting) == ("partitioner", "the min_cut partitioner")
+
+
+ONE_BY_ONE = {"equal regions compiled one by one": "one by one"}
+
+
+def tried_in(found):
+    return [one.sentence for one in found.experiments]
+
+
+def test_what_the_backend_does_otherwise_is_tried_late():
+    """A step of Inductor's costs no compile with an option of the backend."""
+    fails = of_steps([LOWERINGS[1]])
+    suspects = {"regions": ("mlp",), "alternatives": ONE_BY_ONE}
+    found = search(lambda tried: "mlp" not in tried.eager and fails(tried), **suspects)
+    assert (found.layer, found.confidence) == ("lowering", "confirmed")
+    assert not set(ONE_BY_ONE) & set(tried_in(found))
+    found = search(lambda tried: tried.backend is None and "mlp" not in tried.eager, **suspects)
+    assert (found.layer, found.setting) == ("backend", *ONE_BY_ONE)
+    sentences = tried_in(found)
+    assert sentences.index("without any step that can be left out") < sentences.index(*ONE_BY_ONE)
+
+
+def answered():
+    facts = CompileFacts()
+    facts.note(["cache_hits"], (), lambda capability: True)
+    return {"": facts}
+
+
+@pytest.mark.parametrize(
+    "early",
+    [
+        {"seen": answered()},
+        {"interpreting": contextlib.nullcontext},
+        {"eager_fails": True, "usual": frozenset({"raised by the check at test_it.py:3"})},
+    ],
+)
+def test_what_the_backend_does_otherwise_is_tried_early(early):
+    """Where a cache answered, regions fail without Inductor, or the check is about the compile."""
+    usual = early.get("usual", USUAL)
+    found = search(
+        lambda tried: usual if tried.backend is None and "mlp" not in tried.eager else frozenset(),
+        regions=("mlp",),
+        alternatives=ONE_BY_ONE,
+        **early,
+    )
+    assert found.setting == "equal regions compiled one by one"
+    assert not any(sentence.startswith("without any") for sentence in tried_in(found))
+
+
+@pytest.mark.parametrize(("seen", "layer"), [({}, "codegen"), (answered(), "cache")])
+def test_a_cache_that_gave_no_answer_is_left_out_late(seen, layer):
+    """It may fail where it keeps one, so it is left out all the same."""
+    cache = Setting("no cache", "cache", contextlib.nullcontext)
+    suspects = {"seen": seen, "settings": (cache, *SETTINGS)}
+    assert search(lambda tried: not (tried.backend or tried.settings), **suspects).layer == layer
+    assert search(lambda tried: not (tried.backend or "no cache" in tried.settings), **suspects).layer == "cache"
+
+
+def test_which_experiments_generate_code():
+    found = search(
+        lambda tried: not (tried.backend or tried.eager == {"mlp", "norm"}),
+        regions=("mlp", "norm"),
+        interpreting=contextlib.nullcontext,
+    )
+    assert {one.sentence for one in found.experiments if not one.generated_code} == {
+        "nothing compiled",
+        "Dynamo's graph run eagerly",
+        "AOTAutograd's graphs run eagerly",
+        "all regions left eager",
+        "graphs of regions interpreted, not compiled by Inductor",
+    }
+    assert [one["compiled"] for one in found.as_data()["experiments"]][:2] == [True, False]
 
 
 def test_a_pass_of_the_users():
