@@ -13,7 +13,7 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,6 +43,9 @@ _POINTS: dict[str, PatchPoint] = {
         "decompositions, passes and lowerings ask it",
         static=True,
     ),
+    # ``apply_gm_pass(self, pass_fn)`` and ``apply_graph_pass(self, pass_fn)``: one pass, which may change nothing.
+    "module_pass": PatchPoint("torch.fx.passes.graph_transform_observer:GraphTransformObserver", "apply_gm_pass"),
+    "graph_pass": PatchPoint("torch.fx.passes.graph_transform_observer:GraphTransformObserver", "apply_graph_pass"),
     # ``apply(self, match, graph, node)``: one rewrite of what a pattern found.
     "lowering_pattern": PatchPoint("torch._inductor.pattern_matcher:LoweringPatternEntry", "apply"),
     "graph_pattern": PatchPoint("torch._inductor.pattern_matcher:GraphPatternEntry", "apply"),
@@ -62,6 +65,7 @@ class Application:
         occurrence: how many of the same kind and name came before; always 0 for a fusion, which is asked about again.
         where: the line of the program, ``"model.py:41"``, that the node came from; empty where none is known.
         required: whether a compile fails without it: what these passes and decompositions replace has no lowering.
+        acted: whether it did something, as far as is known: most passes leave most graphs as they are.
     """
 
     kind: str
@@ -69,6 +73,7 @@ class Application:
     occurrence: int = 0
     where: str = field(default="", compare=False)
     required: bool = field(default=False, compare=False)
+    acted: bool = field(default=True, compare=False)
 
     @property
     def family(self) -> tuple[str, str]:
@@ -145,6 +150,8 @@ class _Vetoes:
     def wrappers(self) -> Mapping[str, Wrapper]:
         return {
             "subsystem": self._subsystem,
+            "module_pass": self._pass,
+            "graph_pass": self._pass,
             "lowering_pattern": self._rewrite,
             "graph_pattern": self._rewrite,
             "replacement_pattern": self._rewrite,
@@ -181,6 +188,17 @@ class _Vetoes:
             self._make_fallback(about)
         return is_vetoed
 
+    def _pass(self, original: Callable[..., Any], observer: Any, run: Callable[[Any], Any]) -> Any:
+        """Note a pass that left the graph as it was; one that raises did not."""
+        steps, place = self._applied.applications, len(self._applied.applications)
+        before = _text_of(observer.gm)
+        result = original(observer, run)
+        # The pass itself is asked about first, if at all; what is asked about behind it are steps of it.
+        asked = place < len(steps) and steps[place].kind.endswith("_pass")
+        if asked and steps[place].what == observer.passname and _text_of(observer.gm) == before:
+            steps[place] = replace(steps[place], acted=False)
+        return result
+
     def _rewrite(self, original: Callable[..., None], entry: Any, match: Any, graph: Any, node: Any) -> None:
         if not self._is_vetoed("rewrite", f"{_pattern_name(entry)} at {node.name}", line_of(node)):
             original(entry, match, graph, node)
@@ -205,6 +223,11 @@ def _described(debug_info: Callable[[], str]) -> tuple[Any, str, str]:
         if isinstance(one, torch._ops.OpOverload):
             return one, str(one), ""
     return None, debug_info(), ""
+
+
+def _text_of(gm: torch.fx.GraphModule) -> str:
+    """Return the nodes of a module's graph and of those in it, in order, as text."""
+    return "\n".join(str(one.graph) for one in gm.modules() if isinstance(one, torch.fx.GraphModule))
 
 
 def line_of(node: torch.fx.Node) -> str:

@@ -5,6 +5,7 @@ import itertools
 import random
 from collections import Counter
 from dataclasses import dataclass
+from string import ascii_lowercase
 
 import pytest
 
@@ -245,11 +246,42 @@ def test_what_the_backend_does_otherwise():
     assert (found.layer, found.setting) == ("partitioner", "the min_cut partitioner")
 
 
-ONE_BY_ONE = {"equal regions compiled one by one": "one by one"}
-
-
 def tried_in(found):
     return [one.sentence for one in found.experiments]
+
+
+def of_many(guilty, acting):
+    """Search among 26 passes of which few did something."""
+    steps = [Application("post_grad_pass", f"pass_{letter}", acted=letter in acting) for letter in ascii_lowercase]
+    names = {f"pass_{letter}" for letter in guilty}
+    return search(of_steps([step for step in steps if step.what in names]), applied=steps)
+
+
+def test_passes_that_changed_the_graph_are_left_out_first():
+    found = of_many("k", acting="fkx")
+    assert ([step.what for step in found.steps], found.confidence) == (["pass_k"], "confirmed")
+    assert tried_in(found)[4:8] == [
+        "without any pass or rewrite",
+        "without any pass pass_f, pass pass_k, pass pass_x",
+        "without any pass pass_f",
+        "without any pass pass_k, pass pass_x",
+    ]
+    assert sum(one.generated_code for one in found.experiments) <= 14
+
+
+def test_a_pass_that_changed_no_graph_can_be_to_blame():
+    found = of_many("c", acting="fkx")
+    assert ([step.what for step in found.steps], found.confidence) == (["pass_c"], "confirmed")
+    assert [step.what for step in of_many("ck", acting="fkx").steps] == ["pass_c", "pass_k"]
+
+
+def test_passes_of_which_none_changed_the_graph_are_left_out_last():
+    found = of_many("c", acting="")
+    assert ([step.what for step in found.steps], found.confidence) == (["pass_c"], "confirmed")
+    assert tried_in(found)[4:6] == ["with all settings below", "without any step that can be left out"]
+
+
+ONE_BY_ONE = {"equal regions compiled one by one": "one by one"}
 
 
 def test_what_the_backend_does_otherwise_is_tried_late():

@@ -153,3 +153,22 @@ def test_what_a_torch_lacks_is_named(compiled, monkeypatch):
         compiled(norm, torch.randn(8, 8))
     assert applied.missing == ("torch._inductor.scheduler.Scheduler.may_fuse",)
     assert not applied.of_kind("fusion")
+
+
+def test_which_passes_change_the_graph(compiled):
+    with vetoing() as applied:
+        compiled(with_ones, torch.randn(4))
+    acted = [step.what for step in applied.applications if step.kind.endswith("_pass") and step.acted]
+    assert "constant_fold_uniform_value" in acted
+    assert len(acted) < len([step for step in applied.applications if step.kind.endswith("_pass")]) / 2
+
+
+def test_a_pass_that_raises_did_something(compiled):
+    def refuse(graph):
+        raise ValueError("refused")
+
+    with torch._inductor.config.patch(post_grad_custom_post_pass=refuse), vetoing() as applied:
+        with pytest.raises(torch._inductor.exc.InductorError, match="refused"):
+            compiled(with_ones, torch.randn(4))
+    (step,) = (step for step in applied.applications if step.what == "post_grad_custom_post_pass")
+    assert step.acted
