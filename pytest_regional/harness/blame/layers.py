@@ -374,12 +374,16 @@ class _Search:
     def _acting(self) -> Culprit | None:
         """Return passes or rewrites to blame, if it is enough to leave out those of one kind that did something."""
         for kind, layer in _GRAPH_CHANGES.items():
+            acted = _families(
+                one for one in self._suspects.applied if one.kind == kind and one.acted and not one.required
+            )
+            veto = Veto(families=tuple(acted))
+            if not acted or not self._experiments.fixes(self._without_families(acted, veto)):
+                continue
             # Another pass may fix it as well, of whatever stage. That one fixes it which makes a rewrite, says nothing.
             like = [one for one, other in _GRAPH_CHANGES.items() if other == layer]
-            steps = [step for step in self._suspects.applied if step.kind in like and not step.required]
-            acted = _families(step for step in steps if step.kind == kind and step.acted)
-            if acted and self._experiments.fixes(self._without_families(acted)):
-                return self._of_steps(steps, layer, acted)
+            steps = [step for step in veto.applied if step.kind in like and not step.required]
+            return self._of_steps(steps, layer, acted)
         return None
 
     def _kinds(self, order: Mapping[str, Layer]) -> Culprit | None:
@@ -550,9 +554,9 @@ class _Search:
         names = SAID[kinds[0]].removesuffix(" of") if len(kinds) == 1 else _SEVERAL[tuple(kinds)]
         return self._on_regions(Change(f"without any {names}", veto or Veto(kinds=tuple(kinds))))
 
-    def _without_families(self, families: Sequence[tuple[str, str]]) -> Change:
+    def _without_families(self, families: Sequence[tuple[str, str]], veto: Veto | None = None) -> Change:
         names = _some([f"{SAID[kind]} {family}" for kind, family in families])
-        return self._on_regions(Change(f"without any {names}", Veto(families=tuple(families))))
+        return self._on_regions(Change(f"without any {names}", veto or Veto(families=tuple(families))))
 
     def _without(self, steps: Sequence[Application]) -> Change:
         return self._on_regions(Change(f"without {_listed(steps)}", Veto(tuple(steps))))

@@ -45,9 +45,12 @@ def search(
     eager_fails=False,
     usual=USUAL,
     settings=SETTINGS,
+    later=(),
     **suspects,
 ):
-    """Search with an experiment ``fails(tried)`` that says what fails."""
+    """Search with an experiment ``fails(tried)`` that says what fails; ``later`` steps come where others are left out."""
+
+    at_first, applied = applied, [*applied, *later]
 
     def reproduce(change):
         veto, steps = change.within, set()
@@ -73,7 +76,7 @@ def search(
         return answer if isinstance(answer, frozenset) else USUAL if answer else frozenset()
 
     experiments = Experiments(reproduce, usual, **(limits or {}))
-    return search_layers(experiments, Suspects(applied, captures, settings=settings, **suspects))
+    return search_layers(experiments, Suspects(at_first, captures, settings=settings, **suspects))
 
 
 def of_steps(guilty, needs=all):
@@ -279,6 +282,12 @@ def test_passes_of_which_none_changed_the_graph_are_left_out_last():
     found = of_many("c", acting="")
     assert ([step.what for step in found.steps], found.confidence) == (["pass_c"], "confirmed")
     assert tried_in(found)[4:6] == ["with all settings below", "without any step that can be left out"]
+
+
+def test_a_pattern_that_gets_its_turn_where_another_is_left_out():
+    """It has to be left out as well, and was not seen when the failure came first."""
+    found = search(of_steps(PATTERNS[:2]), applied=[PATTERNS[0], *PATTERNS[2:]], later=[PATTERNS[1]])
+    assert (set(found.steps), found.confidence) == (set(PATTERNS[:2]), "confirmed")
 
 
 ONE_BY_ONE = {"equal regions compiled one by one": "one by one"}
