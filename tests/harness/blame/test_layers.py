@@ -49,7 +49,6 @@ def search(
     **suspects,
 ):
     """Search with an experiment ``fails(tried)`` that says what fails; ``later`` steps come where others are left out."""
-
     at_first, applied = applied, [*applied, *later]
 
     def reproduce(change):
