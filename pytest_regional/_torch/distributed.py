@@ -17,6 +17,13 @@ def group_name(group: Any) -> str:
     return str(getattr(group, "group_name", group))
 
 
+def has_distributed() -> bool:
+    """Return whether this torch was built with ``torch.distributed``."""
+    import torch.distributed
+
+    return bool(torch.distributed.is_available())
+
+
 def fake_store() -> Any:
     """Return the store of the ``fake`` backend; importing its module registers the backend (2.11 to 2.15)."""
     return symbol("torch.testing._internal.distributed.fake_pg", "FakeStore")()
