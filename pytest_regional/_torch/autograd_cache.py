@@ -178,7 +178,7 @@ def answering(gm: Any, lookup: Callable[[GraphLookup], Answer], save: Callable[[
     def try_load(
         original: Callable[..., Any], mod: Any, args: list[Any], aot_config: Any, *rest: Any, **named: Any
     ) -> Any:
-        graph = mod.gm if isinstance(mod, symbol("torch._dynamo.utils", "GmWrapper")) else mod
+        graph = graph_looked_up(mod)
         if graph is not gm:
             return original(mod, args, aot_config, *rest, **named)
         question = GraphLookup(graph, args, aot_config, key_arguments(rest, named))
@@ -195,6 +195,11 @@ def answering(gm: Any, lookup: Callable[[GraphLookup], Answer], save: Callable[[
 
     with compile_lock(), _saving_settings(), patched_stages({"aot_lookup": try_load, "aot_save": our_save}):
         yield
+
+
+def graph_looked_up(mod: Any) -> Any:
+    """Return the graph of a lookup, which may be in a ``GmWrapper`` (``torch._dynamo.utils``, 2.11 to 2.15)."""
+    return mod.gm if isinstance(mod, symbol("torch._dynamo.utils", "GmWrapper")) else mod
 
 
 def cache_class() -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 from pytest_regional._cache_keys import CacheKey
 from pytest_regional._errors import RegionalError
 from pytest_regional._torch import symbol
-from pytest_regional._torch.autograd_cache import GraphLookup, UncacheableGraphError, key_arguments
+from pytest_regional._torch.autograd_cache import GraphLookup, UncacheableGraphError, graph_looked_up, key_arguments
 from pytest_regional._torch.config import FUNCTORCH, INDUCTOR
 from pytest_regional._torch.patching import COMPILE_STAGES, PatchPoint, patched_stages, wrapped
 from pytest_regional._torch.tracing import compile_lock
@@ -99,9 +99,8 @@ def pytorchs_key(backend: Callable[..., Any], gm: Any, example_inputs: Sequence[
     found: list[CacheKey] = []
 
     def lookup(_: Callable[..., Any], mod: Any, args: list[Any], config: Any, *rest: Any, **named: Any) -> Any:
-        graph = mod.gm if isinstance(mod, symbol("torch._dynamo.utils", "GmWrapper")) else mod
         try:
-            key = GraphLookup(graph, args, config, key_arguments(rest, named)).pytorchs_key()
+            key = GraphLookup(graph_looked_up(mod), args, config, key_arguments(rest, named)).pytorchs_key()
             found.append(CacheKey(key, "", recorded.ingredients))
         except UncacheableGraphError as error:
             found.append(CacheKey("", " ".join(str(error).split())))

@@ -170,7 +170,10 @@ def raising():
 
 
 def failing():
-    return lambda x: x @ torch.ones(7, 7), (torch.randn(3, 3),)
+    def block(x):
+        raise RuntimeError("not today")
+
+    return block, (torch.randn(3, 3),)
 
 
 def reduced(world, rank=0):
