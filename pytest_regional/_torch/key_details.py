@@ -125,6 +125,7 @@ def _ingredients(details: Any, pickler: Any) -> Iterator[_Ingredient]:
         elif attribute == "example_inputs":
             for index, one in enumerate(value):
                 yield from _input(index, one)
+                yield "inputs", f"input {index}, everything else", str(pickler.get_hash(one))
         elif attribute == "aot_config":
             yield from _configuration(value)
         elif attribute == "autograd_config":
@@ -189,6 +190,9 @@ def _input(index: int, value: Any) -> Iterator[_Ingredient]:
     for each in dataclasses.fields(metadata):
         yield "inputs", f"input {index}, {each.name}", _text(getattr(metadata, each.name))
     yield "inputs", f"input {index}, class", type(value).__name__
+    for name in ("device_mesh", "placements"):  # of a DTensor
+        if hasattr(value, name):
+            yield "inputs", f"input {index}, {name}", str(getattr(value, name))
 
 
 def _configuration(config: Any) -> Iterator[_Ingredient]:

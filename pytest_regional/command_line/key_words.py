@@ -44,7 +44,7 @@ _SHOWN_AS_SEEN = ("graph", "annotations", "inputs")
 
 
 def _key_of(number: int, key: CacheKey) -> str:
-    return f"graph {number}: key {key.key}" if key.key else f"graph {number} has no key: {key.refusal}"
+    return f"graph {number}: key {key.key}" if key.key else f"graph {number} has no key: {_one_line(key.refusal)}"
 
 
 def _group(group: str, graph: GraphKey, named: Mapping[str, str], changed: Sequence[str]) -> str:
@@ -54,6 +54,8 @@ def _group(group: str, graph: GraphKey, named: Mapping[str, str], changed: Seque
         said = f"{plural(len(ops), 'op')}: {', '.join(_op(line) for line in ops)}"
     elif group == "inputs":
         said = "; ".join(_inputs(graph, named))
+    elif group == "annotations":
+        said = ", ".join(_annotated(named)) or "none"
     else:
         telling = {name: value for name, value in named.items() if _tells(group, name, value, changed)}
         said = ", ".join(f"{_place(name, graph)} {value}" for name, value in telling.items())
@@ -68,6 +70,15 @@ def _tells(group: str, name: str, value: str, changed: Sequence[str]) -> bool:
 
 def _op(line: str) -> str:
     return line.partition("(")[0].rpartition(" ")[2]
+
+
+def _annotated(named: Mapping[str, str]) -> Iterator[str]:
+    for name, label in named.items():
+        found = re.fullmatch(r"the id of (region \d+)", name)
+        if found:
+            ops = named[f"the ops of {found.group(1)}"].count("%")
+            configs = named[f"the configs of {found.group(1)}"]
+            yield f"region {label!r} of {plural(ops, 'op')}" + (f" with {configs}" if configs != "{}" else "")
 
 
 def _inputs(graph: GraphKey, named: Mapping[str, str]) -> Iterator[str]:
@@ -102,13 +113,13 @@ def _graph(number: int, one: GraphKey, other: GraphKey, found: GraphDifferences)
     refusals = {which: key.refusal for which, key in (("A", one.key), ("B", other.key)) if not key.key}
     if refusals:
         for which, refusal in refusals.items():
-            yield f"graph {number} of {which} has no key, so nothing is shared: {refusal}"
+            yield f"graph {number} of {which} has no key, so nothing is shared: {_one_line(refusal)}"
     elif found.same:
         but = ", although the programs differ" if found.missing else ": they share one result"
         yield f"graph {number}: the same key {one.key.key[:12]}{but}"
     else:
-        said = plural(len(found.in_key), "ingredient") if found.in_key else "something that the backend does not name"
-        yield f"graph {number}: other keys, {one.key.key[:12]} and {other.key.key[:12]}. They differ in {said}:"
+        said = f"{plural(len(found.in_key), 'ingredient')}:" if found.in_key else "what the backend does not name."
+        yield f"graph {number}: other keys, {one.key.key[:12]} and {other.key.key[:12]}. They differ in {said}"
         yield from _listed(found.in_key, one)
     if found.missing and not refusals:
         yield f"The key lacks {plural(len(found.missing), 'ingredient')}: a hit that should be a miss."
@@ -116,14 +127,21 @@ def _graph(number: int, one: GraphKey, other: GraphKey, found: GraphDifferences)
 
 
 def _listed(differences: Sequence[Difference], graph: GraphKey) -> Iterator[str]:
-    for one in differences[:_MOST]:
-        yield from _difference(one, graph)
-    if len(differences) > _MOST:
-        yield f"  and {len(differences) - _MOST} more"
+    alike: dict[tuple[str, str | None, str | None], list[Difference]] = {}
+    for one in differences:
+        what = re.sub(r"^input \d+", "input", one.name)
+        alike.setdefault((what, one.first, one.second), []).append(one)
+    for first, *others in [*alike.values()][:_MOST]:
+        yield from _difference(first, graph, len(others))
+    if len(alike) > _MOST:
+        yield f"  and {len(alike) - _MOST} more"
 
 
-def _difference(one: Difference, graph: GraphKey) -> Iterator[str]:
+def _difference(one: Difference, graph: GraphKey, more_inputs: int = 0) -> Iterator[str]:
     name = _place(one.name, graph)
+    if more_inputs:
+        place, comma, what = name.partition(", ")
+        name = f"{place} and {plural(more_inputs, 'more input')}{comma}{what}"
     first, second = one.first or _NOT_THERE, one.second or _NOT_THERE
     more = ""
     if "\n" in first + second:
@@ -177,14 +195,14 @@ def _argument(name: str) -> str:
 def _regions(first: Sequence[RegionKey], second: Sequence[RegionKey], graphs: GraphDifferences) -> Iterator[str]:
     """Yield which regions share their code: those that are equal, where settings and state are, too."""
     settings = any(one.group in ("settings", "state") for one in (*graphs.in_key, *graphs.missing))
-    equal, lines = 0, []
+    equal, alone, other_code = 0, [], []
     for one, other, differ in compared_regions(first, second):
         if one is None or other is None:
-            lines.append(f"  {(one or other or _NO_REGION).name}: in {'B' if one is None else 'A'} alone")
+            alone.append(f"{(one or other or _NO_REGION).name} in {'B' if one is None else 'A'}")
+        elif one.symbolic and not differ:
+            other_code.append([f"  {one.name}: equal, with symbols for sizes: such code is shared in one compile only"])
         elif differ:
-            lines += _region(one.name, differ)
-        elif one.symbolic:
-            lines.append(f"  {one.name}: equal, but its sizes are symbols, and such code is shared in one compile only")
+            other_code.append([*_region(one.name, differ)])
         else:
             equal += 1
     if first or second:
@@ -192,9 +210,11 @@ def _regions(first: Sequence[RegionKey], second: Sequence[RegionKey], graphs: Gr
         yield f"regions that share their code: {0 if settings else equal} of {most}" + (
             f"; {equal} of them would if settings and state were the same" if settings and equal else ""
         )
-    yield from lines[:_MOST]
-    if len(lines) > _MOST:
-        yield f"  and {len(lines) - _MOST} more lines"
+    yield from other_code[0] if other_code else ()
+    if len(other_code) > 1:
+        yield f"  and {plural(len(other_code) - 1, 'more region')} with other code"
+    if alone:
+        yield f"  in one program alone: {_short(', '.join(alone), 3 * _WIDE)}"
 
 
 _NO_REGION = RegionKey("", "", "")
@@ -216,6 +236,10 @@ def _of_processes(first: Mapping[str, str], second: Mapping[str, str]) -> list[s
         for name in names
         if first.get(name) != second.get(name)
     ]
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _short(text: str, most: int) -> str:

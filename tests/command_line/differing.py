@@ -143,6 +143,30 @@ def argument():
     return block, inputs()
 
 
+class Model(torch.nn.Module):
+    def __init__(self, layers=3):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(layers))
+
+    def forward(self, x):
+        for number, layer in enumerate(self.layers):
+            with region(f"layer{number}"):
+                x = layer(x).relu()
+        return x
+
+
+def model():
+    return Model(), (torch.randn(2, 4),)
+
+
+def longer_model():
+    return Model(4), (torch.randn(2, 4),)
+
+
+def model_in_double():
+    return Model().double(), (torch.randn(2, 4).double(),)
+
+
 def breaking():
     def block(x):
         y = x.sin()
@@ -202,3 +226,23 @@ def second_rank():
 
 def four_ranks():
     return reduced(4)
+
+
+def sharded(*names):
+    """Return a program of a tensor on a mesh of four ranks."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    from pytest_regional._torch.distributed import fake_store
+
+    dist.init_process_group("fake", store=fake_store(), rank=0, world_size=4)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=names)
+    return lambda x: (x * 2).sin(), (DTensor.from_local(torch.randn(4, 4), mesh, [Shard(0), Replicate()]),)
+
+
+def on_mesh():
+    return sharded("rows", "others")
+
+
+def on_renamed_mesh():
+    return sharded("columns", "others")
