@@ -50,9 +50,11 @@ def fields_of_keys(
             ``region_configs``, ``pre_grad_pass_lists``.
         collectives: whether there are programs with collectives, and process groups.
     """
+    # Without collectives no field is drawn for them, so that a seed draws the sequences that it drew before.
+    ranks: dict[str, tuple[Any, ...]] = dict(_RANKS) if collectives else {}
     lists = "pre_grad_pass_lists" not in without
     return {
-        "program": (*PROGRAMS, *(COLLECTIVES if collectives else ())),
+        "program": (*PROGRAMS, *ranks.pop("program", ())),
         "region": ("a", None) if "region_ids" in without else ("a", "b", None),
         "fusion": (None,) if "region_configs" in without else (None, 8),
         "passes": tuple(one for one in _PASSES if lists or len(one) < 2) if passes else ((),),
@@ -61,12 +63,17 @@ def fields_of_keys(
         "dynamic": (False,) if "dynamic_shapes" in without else (False, True),
         "training": (False,) if "backward" in without else (False, True),
         "state": tuple(STATES),
-        "world": (0, 2, 4) if collectives else (0,),
-        "rank": (0, 1) if collectives else (0,),
-        "mesh": ("", *MESHES) if collectives else ("",),
-        "group": GROUPS if collectives else GROUPS[:1],
+        **ranks,
     }
 
+
+_RANKS: Mapping[str, tuple[Any, ...]] = {
+    "program": COLLECTIVES,
+    "world": (0, 2, 4),
+    "rank": (0, 1),
+    "mesh": ("", *MESHES),
+    "group": GROUPS,
+}
 
 _PASSES: tuple[tuple[str | None, ...], ...] = (
     (),
