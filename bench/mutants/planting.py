@@ -201,6 +201,13 @@ class Planted:
 
         return compile_planted
 
+    def cache_key(self, gm: Any, example_inputs: Any) -> Any:
+        """Return the key that the faulty backend looks a Dynamo graph up with."""
+        from pytest_regional.reference.key_explanation import explain_key
+
+        with self.active():
+            return explain_key(gm, example_inputs)
+
     def graph_pass(self) -> Any:
         """Return the pass that compiles one graph of AOTAutograd's."""
         from pytest_regional.reference.passes import RegionalInductor
@@ -227,5 +234,6 @@ def spec_of(mutant: Mutant) -> BackendSpec:
         alternatives={
             words: functools.partial(mutant.planted.without, option) for words, option in adapters.ALTERNATIVES.items()
         },
+        cache_key=mutant.planted.cache_key,
         origin=f"bench.mutants.backends:{mutant.name}",
     )

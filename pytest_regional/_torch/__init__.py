@@ -16,6 +16,7 @@ Modules by area of PyTorch; later ones import earlier ones:
 * ``aot_autograd``: partitioners, donated buffers, metadata of gradients, serializable compilers, the backward engine.
 * ``dynamo``: backends by name, compiled callables, compiles ahead of time, errors, counters, resets, guards.
 * ``autograd_cache``: the lookups of AOTAutograd's cache, its keys and refusals.
+* ``key_details``: what those keys are made of, in words.
 * ``inductor``: custom passes, ``standalone_compile``, the steps of ``compile_fx``, output code, interpreted regions.
 * ``codegen``: launches of kernels as Inductor writes them, and the graph nodes behind each.
 * ``caches``: Inductor's cache directory, files of generated code, portable artifacts, the remote cache.

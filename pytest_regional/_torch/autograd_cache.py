@@ -81,6 +81,16 @@ class GraphLookup:
     def key(self) -> str:
         """Return PyTorch's key of graph, inputs and settings; it includes no annotations and no custom pass.
 
+        Raises:
+            UncacheableGraphError: PyTorch does not cache such a graph.
+            KeyFailedError: PyTorch's key computation failed on something in the graph, without a refusal.
+        """
+        with _key_settings():
+            return self.pytorchs_key()
+
+    def pytorchs_key(self) -> str:
+        """Return the key under which PyTorch's own cache would look the graph up, with the settings as they are.
+
         ``autograd_cache_key`` takes other arguments in 2.11, where its caller also hides what differs between equal
         graphs (``sanitize_gm_for_cache``).
 
@@ -94,7 +104,7 @@ class GraphLookup:
         if _is_first_generation():
             extra = (dict(zip(("cudagraphs", "boxed_forward_device_index"), self._rest, strict=False)),)
             sanitized = symbol(_MODULE, "sanitize_gm_for_cache")(self.graph)
-        with _key_settings(), sanitized:
+        with sanitized:
             try:
                 key, _ = compute(self.graph, self.inputs, self._nameless_config(), *extra)
             except refusals as error:
@@ -168,10 +178,10 @@ def answering(gm: Any, lookup: Callable[[GraphLookup], Answer], save: Callable[[
     def try_load(
         original: Callable[..., Any], mod: Any, args: list[Any], aot_config: Any, *rest: Any, **named: Any
     ) -> Any:
-        graph = mod.gm if isinstance(mod, symbol("torch._dynamo.utils", "GmWrapper")) else mod
+        graph = graph_looked_up(mod)
         if graph is not gm:
             return original(mod, args, aot_config, *rest, **named)
-        question = GraphLookup(graph, args, aot_config, _key_arguments(rest, named))
+        question = GraphLookup(graph, args, aot_config, key_arguments(rest, named))
         answer = lookup(question)
         if answer.key is not None:
             keys.add(answer.key)
@@ -185,6 +195,11 @@ def answering(gm: Any, lookup: Callable[[GraphLookup], Answer], save: Callable[[
 
     with compile_lock(), _saving_settings(), patched_stages({"aot_lookup": try_load, "aot_save": our_save}):
         yield
+
+
+def graph_looked_up(mod: Any) -> Any:
+    """Return the graph of a lookup, which may be in a ``GmWrapper`` (``torch._dynamo.utils``, 2.11 to 2.15)."""
+    return mod.gm if isinstance(mod, symbol("torch._dynamo.utils", "GmWrapper")) else mod
 
 
 def cache_class() -> Any:
@@ -281,7 +296,7 @@ def _place(error: Exception) -> str:
     return f"in {frame.name}, {frame.filename}:{frame.lineno}"
 
 
-def _key_arguments(rest: Sequence[Any], named: dict[str, Any]) -> tuple[Any, ...]:
+def key_arguments(rest: Sequence[Any], named: dict[str, Any]) -> tuple[Any, ...]:
     """Return what follows the AOT config in the key function's arguments.
 
     Positions of ``try_load``: 2.11 ``(cudagraphs, device index, local, remote)``, 2.13 ``(extra, local, remote, ...)``,

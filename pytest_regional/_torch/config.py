@@ -80,6 +80,16 @@ def config_default(name: str, key: str) -> Any:
     return copy.deepcopy(entry.default if entry.env_value_default is unset else entry.env_value_default)
 
 
+def changed_settings() -> tuple[str, ...]:
+    """Return the settings of Inductor and AOTAutograd that are not at their default, as ``module.setting``."""
+    return tuple(
+        f"{module}.{key}"
+        for module in (INDUCTOR, FUNCTORCH)
+        for key, value in config_state(module).items()
+        if value != config_default(module, key)
+    )
+
+
 def set_config(name: str, key: str, value: Any) -> None:
     """Write one setting; isolation restores settings with it."""
     module = config_module(name)
@@ -175,6 +185,11 @@ def compile_state() -> dict[str, Any]:
         "functorch": functorch.get_config_copy(),
         "global": guard.__getstate__(),
     }
+
+
+def autocast_devices() -> tuple[str, ...]:
+    """Return the device types of the lists in the autocast state of :func:`compile_state`, in order (2.11 to 2.15)."""
+    return tuple(symbol("torch._C", "_autocast_supported_devices")())
 
 
 def force_autograd_cache() -> bool:

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from pytest_regional._torch import private_module, symbol, torch_version
+from pytest_regional._torch.fx_graphs import is_graph_module
 
 NAMESPACE = "_c10d_functional"
 """Namespace of the functional collectives that AOTAutograd leaves in a graph (2.11 to 2.15)."""
@@ -14,6 +15,13 @@ NAMESPACE = "_c10d_functional"
 def group_name(group: Any) -> str:
     """Return the name of a collective's process group, given by name or as a ``ProcessGroup`` (2.11 to 2.15)."""
     return str(getattr(group, "group_name", group))
+
+
+def has_distributed() -> bool:
+    """Return whether this torch was built with ``torch.distributed``."""
+    import torch.distributed
+
+    return bool(torch.distributed.is_available())
 
 
 def fake_store() -> Any:
@@ -50,3 +58,21 @@ def destroy_process_groups(but: tuple[Any, ...]) -> None:
     for group in process_groups():
         if group not in but:
             destroy(group)
+
+
+def groups_named_in(gm: Any) -> dict[str, str]:
+    """Return, by name, how many ranks each process group has that collectives in ``gm`` name (2.11 to 2.15).
+
+    Not which ranks they are, and not the own one: code is generated from neither, and group and rank are looked up when
+    it runs.
+    """
+    if "torch.distributed.distributed_c10d" not in sys.modules:
+        return {}
+    names = {group_name(group): group for group in process_groups()}
+    found: dict[str, str] = {}
+    for module in gm.modules():
+        for node in module.graph.nodes if is_graph_module(module) else ():
+            if "c10d" in str(node.target):
+                given = [one for one in (*node.args, *node.kwargs.values()) if isinstance(one, str)]
+                found |= {name: f"{names[name].size()} ranks" for name in given if name in names}
+    return found

@@ -413,3 +413,8 @@ def annotation_mistake_in(error: BaseException) -> str | None:
             f"data tell (tensor.item()) and floats cannot be fixed so: pass strings. From {where}"
         )
     return None
+
+
+def named_backend(name: str) -> Any:
+    """Return the Dynamo backend that ``torch.compile`` knows by ``name``: ``lookup_backend`` (2.11 to 2.15)."""
+    return symbol("torch._dynamo.backends.registry", "lookup_backend")(name)

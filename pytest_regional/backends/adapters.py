@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from pytest_regional._cache_keys import CacheKey
 from pytest_regional.backends.capabilities import Capabilities, Support, declared, supported, supported_for, unsupported
 from pytest_regional.backends.spec import BackendSpec
 
@@ -40,6 +41,11 @@ def reference() -> BackendSpec:
 
         return RegionalInductor()
 
+    def cache_key(gm: Any, example_inputs: Sequence[Any]) -> CacheKey:
+        from pytest_regional.reference.key_explanation import explain_key
+
+        return explain_key(gm, example_inputs)
+
     return BackendSpec(
         "reference",
         factory,
@@ -49,7 +55,21 @@ def reference() -> BackendSpec:
         compile_options=frozenset({"pre_grad_pass_timing"}),
         variants={option: functools.partial(variant, option) for option in ("partitioner", "on_region_error")},
         alternatives={words: functools.partial(without, option) for words, option in ALTERNATIVES.items()},
+        cache_key=cache_key,
     )
+
+
+def _key_in_pytorchs_cache(backend: Callable[[], Any]) -> Callable[[Any, Sequence[Any]], CacheKey]:
+    """Return the ``cache_key`` of a backend whose whole results AOTAutograd's cache keeps, where it is made to."""
+
+    def cache_key(gm: Any, example_inputs: Sequence[Any]) -> CacheKey:
+        from pytest_regional._torch.config import forced_autograd_cache
+        from pytest_regional._torch.key_details import pytorchs_key
+
+        with forced_autograd_cache():
+            return pytorchs_key(backend(), gm, example_inputs)
+
+    return cache_key
 
 
 #: Capabilities of backends that look at annotations, of the pre-grad stage, and of caches of whole graphs.
@@ -112,6 +132,7 @@ def torch_regional() -> BackendSpec:
         graph_pass=graph_pass,
         variants={"partitioner": with_partitioner},
         compilers=compilers,
+        cache_key=_key_in_pytorchs_cache(factory),
     )
 
 
@@ -153,7 +174,20 @@ def inductor() -> BackendSpec:
         ),
         outer_cache_of_functions=unsupported("a bypass, unless autograd_cache_allow_custom_autograd_functions is set"),
     )
-    return BackendSpec("inductor", lambda: "inductor", capabilities(), graph_pass=graph_pass, partitioner="min_cut")
+
+    def by_name() -> Any:
+        from pytest_regional._torch.dynamo import named_backend
+
+        return named_backend("inductor")
+
+    return BackendSpec(
+        "inductor",
+        lambda: "inductor",
+        capabilities(),
+        graph_pass=graph_pass,
+        partitioner="min_cut",
+        cache_key=_key_in_pytorchs_cache(by_name),
+    )
 
 
 def aot_eager() -> BackendSpec:

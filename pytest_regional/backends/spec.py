@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pytest_regional._cache_keys import CacheKey
 from pytest_regional._text import unknown_name
 from pytest_regional.backends.capabilities import Capabilities, Support, unsupported
 
@@ -60,6 +61,10 @@ class BackendSpec:
             vacuous. ``None``: a graph that the backend was handed counts as compiled.
         inductor: whether code that Inductor generates while the backend compiles is its own doing; where not, it is
             counted as a fallback.
+        cache_key: returns the key under which the backend's cache of whole results looks up a Dynamo graph, and what
+            the key is made of: ``cache_key(gm, example_inputs)``, a :class:`CacheKey`; it compiles nothing, and
+            may change ``gm``. ``pytest-regional explain-key`` asks. ``None``: the backend has no such cache, or does
+            not say.
         plain: whether there is no written specification: the registry was given a Dynamo backend alone.
         origin: the name that the registry resolved to this specification; another process finds it by that name.
     """
@@ -78,6 +83,7 @@ class BackendSpec:
     precision: Any = None
     compiled: Callable[[], int] | None = None
     inductor: bool = True
+    cache_key: Callable[[Any, Sequence[Any]], CacheKey] | None = None
     plain: bool = False
     origin: str = ""
 
@@ -96,6 +102,8 @@ class BackendSpec:
             raise TypeError(f"backend {self.name!r}: graph_pass must be callable and return the pass")
         if not callable(self.compilers):
             raise TypeError(f"backend {self.name!r}: compilers must be callable and return the functions")
+        if self.cache_key is not None and not callable(self.cache_key):
+            raise TypeError(f"backend {self.name!r}: cache_key must be callable and return the key of a Dynamo graph")
         if self.compiled is not None and not callable(self.compiled):
             raise TypeError(f"backend {self.name!r}: compiled must be callable and return a number")
         if self.precision is not None and not callable(self.precision):

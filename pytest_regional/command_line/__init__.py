@@ -1,7 +1,8 @@
 """The command ``pytest-regional``, also ``python -m pytest_regional``: ``pytest-regional explain module:factory``.
 
-One module per command: ``backends``, ``bisect_version``, ``explain``, ``findings``, ``replay``, ``new_backend``, and
-``reports`` for ``compare`` and ``merge``. ``targets`` imports what a name says.
+One module per command: ``backends``, ``bisect_version``, ``explain``, ``explain_key``, ``findings``, ``replay``,
+``new_backend``, and ``reports`` for ``compare`` and ``merge``. ``targets`` imports what a name says; ``key_files`` are
+files of cache keys, and ``key_words`` says in words how two keys differ.
 """
 
 from __future__ import annotations
@@ -12,7 +13,16 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pytest_regional.command_line import backends, bisect_version, explain, findings, new_backend, replay, reports
+from pytest_regional.command_line import (
+    backends,
+    bisect_version,
+    explain,
+    explain_key,
+    findings,
+    new_backend,
+    replay,
+    reports,
+)
 from pytest_regional.command_line.targets import UsageError
 
 
@@ -29,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     backends.add_command(commands)
     bisect_version.add_command(commands)
     explain.add_command(commands)
+    explain_key.add_command(commands)
     findings.add_command(commands)
     replay.add_command(commands)
     reports.add_compare(commands)

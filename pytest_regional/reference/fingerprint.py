@@ -38,20 +38,11 @@ class Fingerprint:
 
 def fingerprint(request: RegionRequest) -> Fingerprint:
     """Describe ``request`` up to names."""
-    region, description = request.region, _Description()
-    for border in region.inputs:
-        description.add(border.source, "input", description.value(border.meta.get("val")))
-    for source, value in region.attributes.items():
-        description.add(source, "attribute", description.constant(value))
-    for node in region.partition.nodes:
-        description.add_node(node)
-    memory = tuple(description.memory(node.meta.get("val")) for node in region.results)
-    results = description.arguments(region.results), memory
-    order = tuple(sorted(region.order))
-    return Fingerprint((request.key.configs, tuple(description.lines), results, order), description.symbolic)
+    description = Description()
+    return Fingerprint((request.key.configs, *description.add_region(request)), description.symbolic)
 
 
-class _Description:
+class Description:
     """A graph as lines of hashable values, with numbers for nodes."""
 
     def __init__(self) -> None:
@@ -59,6 +50,18 @@ class _Description:
         self.symbolic = False
         self._numbers: dict[torch.fx.Node | None, int] = {}
         self._storages: dict[int, int] = {}
+
+    def add_region(self, request: RegionRequest) -> tuple[tuple[Hashable, ...], Hashable, Hashable]:
+        """Append the lines of a partition: inputs, attributes, ops; return all lines, the results, and the order."""
+        region = request.region
+        for border in region.inputs:
+            self.add(border.source, "input", self.value(border.meta.get("val")))
+        for source, value in region.attributes.items():
+            self.add(source, "attribute", self.constant(value))
+        for node in region.partition.nodes:
+            self.add_node(node)
+        memory = tuple(self.memory(node.meta.get("val")) for node in region.results)
+        return tuple(self.lines), (self.arguments(region.results), memory), tuple(sorted(region.order))
 
     def add(self, node: torch.fx.Node | None, *line: Hashable) -> None:
         """Append a line, whose number identifies ``node`` from then on."""
@@ -86,15 +89,15 @@ class _Description:
     def constant(self, value: Any) -> Hashable:
         """Describe the value of a ``get_attr``: a body by content, anything else by identity."""
         if not is_graph_module(value):
-            return _Identity(value)
-        body = _Description()
+            return Identity(value)
+        body = Description()
         body.add_graph(value)
         self.symbolic |= body.symbolic
         return tuple(body.lines)
 
     def arguments(self, value: Any) -> Hashable:
         """Describe arguments: nodes by number, symbols by text, others by type and value."""
-        return freeze(self._plain(torch.fx.node.map_arg(value, lambda node: _Reference(self._numbers[node]))))
+        return freeze(self._plain(torch.fx.node.map_arg(value, lambda node: Reference(self._numbers[node]))))
 
     def _plain(self, value: Any) -> Any:
         """Convert FX's immutable containers and slices to types that ``freeze`` compares by content."""
@@ -137,21 +140,21 @@ class _Description:
         return str(value)
 
 
-class _Reference(int):
+class Reference(int):
     """The number of a node, distinguished from an integer argument by its type."""
 
 
-class _Identity:
-    """Equal only to itself; keeps its object alive, so that its address stays unique."""
+class Identity:
+    """Equal only to an identity of the same object; keeps its object alive, so that its address stays unique."""
 
     def __init__(self, value: object) -> None:
-        self._value = value
+        self.value = value
 
     def __hash__(self) -> int:
-        return id(self._value)
+        return id(self.value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and self._value is other._value
+        return isinstance(other, Identity) and self.value is other.value
 
 
 def _other_annotations(node: torch.fx.Node) -> Hashable:

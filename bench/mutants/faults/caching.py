@@ -77,6 +77,17 @@ def _of_ops_alone(original: Any) -> Any:
     return details
 
 
+def _ranks_in_one(original: Any) -> Any:
+    """Take what a graph says of ranks for numbers that do not matter."""
+
+    def details(lookup: Any, *others: Any) -> Any:
+        nodes = [node for node in lookup.graph.graph.nodes if node.op == "call_function"]
+        calls = str([(str(node.target), len(node.args)) for node in nodes])
+        return dataclasses.replace(original(lookup, *others), program=calls, groups=())
+
+    return details
+
+
 _numbers = itertools.count()
 
 
@@ -216,6 +227,15 @@ FAULTS = (
         _details_with(program=""),
         "caches",
         "interpret",
+    ),
+    _fault(
+        "key_without_ranks",
+        "the key holds which ops there are, and not for which ranks: no sizes of groups, no constants",
+        ("caches",),
+        (SHAPES,),
+        DETAILS,
+        _ranks_in_one,
+        "caches",
     ),
     _fault(
         "never_hits",

@@ -114,17 +114,17 @@ def _fault(
 
 
 FAULTS = (
-    _fault("ignores_numbers", "x * 2.0 is shared with x * 3.0", "fingerprint:_Description._plain", _numbers_alike),
+    _fault("ignores_numbers", "x * 2.0 is shared with x * 3.0", "fingerprint:Description._plain", _numbers_alike),
     _fault(
         "ignores_dimensions",
         "a sum over rows is shared with one over columns",
-        "fingerprint:_Description._plain",
+        "fingerprint:Description._plain",
         _dimensions_alike,
     ),
     _fault(
         "ignores_strides",
         "inputs of other strides are taken for the same",
-        "fingerprint:_Description._geometry",
+        "fingerprint:Description._geometry",
         _without_strides,
         mode="emulated",  # what is interpreted takes any
     ),
@@ -144,14 +144,14 @@ FAULTS = (
     _fault(
         "ignores_dtypes",
         "partitions of other dtypes are shared",
-        "fingerprint:_Description.value",
+        "fingerprint:Description.value",
         _without_dtypes,
         mode="emulated",
     ),
     _fault(
         "ignores_shapes",
         "partitions of other shapes are shared",
-        "fingerprint:_Description._geometry",
+        "fingerprint:Description._geometry",
         _without_shapes,
         mode="emulated",
     ),

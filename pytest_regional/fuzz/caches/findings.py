@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_regional._torch.config import TIMINGS
+from pytest_regional.fuzz.caches.collectives import COLLECTIVES, GROUPS, MESHES
 from pytest_regional.fuzz.caches.model import PROGRAMS, STATES, Key, canonical
 from pytest_regional.fuzz.caches.sequences import (
     DAMAGES,
@@ -227,7 +228,7 @@ def _event(field: Field) -> Event:
 
 
 _KEY: Mapping[str, Callable[[Field], Any]] = {
-    "program": lambda field: field.one_of(PROGRAMS),
+    "program": lambda field: field.one_of((*PROGRAMS, *COLLECTIVES)),
     "region": lambda field: field.or_none(Field.line),
     "fusion": lambda field: field.or_none(lambda number: number.integer(0, 4096)),
     "passes": lambda field: tuple(item.or_none(Field.line) for item in field.items(100)),
@@ -236,9 +237,16 @@ _KEY: Mapping[str, Callable[[Field], Any]] = {
     "dynamic": Field.flag,
     "training": Field.flag,
     "state": lambda field: field.one_of(STATES),
+    "world": lambda field: field.integer(0, 8),
+    "rank": lambda field: field.integer(0, 7),
+    "mesh": lambda field: field.one_of(("", *MESHES)),
+    "group": lambda field: field.one_of(GROUPS),
 }
 
 
 def _key(field: Field) -> Key:
     fields = field.fields((), tuple(_KEY))
-    return Key(**{name: _KEY[name](one) for name, one in fields.items()})
+    key = Key(**{name: _KEY[name](one) for name, one in fields.items()})
+    if key.rank >= max(key.world, 1):
+        fields["rank"].refuse(f"there is no rank {key.rank} of {key.world}")
+    return key

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
+from pytest_regional.fuzz.caches.collectives import COLLECTIVES, CollectiveProgram, equal_groups
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Region, Scope, Step
 
@@ -36,6 +37,10 @@ class Key:
         dynamic: whether sizes are symbols; then one graph serves several.
         training: whether gradients are asked for.
         state: name of a setting of the process.
+        world: how many ranks there are; 0 for no process group.
+        rank: the own one.
+        mesh: name of the device mesh on which a program gathers.
+        group: which process group a program's collective uses.
     """
 
     program: str = "plain"
@@ -47,6 +52,10 @@ class Key:
     dynamic: bool = False
     training: bool = False
     state: str = ""
+    world: int = 0
+    rank: int = 0
+    mesh: str = ""
+    group: str = "world"
 
     def __str__(self) -> str:
         parts = [self.program, f"region {self.region!r}", f"size {self.size}"]
@@ -55,6 +64,9 @@ class Key:
         parts += ["dynamic"] if self.dynamic else []
         parts += ["training"] if self.training else []
         parts += [self.state] if self.state else []
+        parts += [f"rank {self.rank} of {self.world}"] if self.world else []
+        parts += [f"mesh {self.mesh}"] if self.mesh else []
+        parts += ["in a second process group"] if self.group == "other" else []
         return ", ".join(parts)
 
     @property
@@ -64,15 +76,38 @@ class Key:
 
     @property
     def held(self) -> Key:
-        """What a process holds compiled: with symbols it serves all sizes that its guards allow."""
+        """What a process holds compiled: with symbols it serves all sizes that its guards allow.
+
+        A program without collectives is the same in any process group.
+        """
+        if self.program not in COLLECTIVES:
+            return replace(self, world=0, rank=0, mesh="", group="world")._held
+        return self
+
+    @property
+    def _held(self) -> Key:
         if not self.dynamic:
             return self
         return replace(self, size=MANY if self.program == ASKS_FOR_SIZE and self.size >= MANY else FEW)
 
     @property
     def entry(self) -> Key:
-        """What is stored: passes that ran before the lookup are no part of it, and these changed nothing."""
-        return replace(self.held, passes=() if self.early else self.passes, timing="late")
+        """What is stored: passes that ran before the lookup are no part of it, and these changed nothing.
+
+        Of process groups it has what the graph says: name and size of the group of a collective, the rank where the
+        program reads it.
+        """
+        key = replace(self.held, passes=() if self.early else self.passes, timing="late")
+        if key.program == "reads rank":
+            return replace(key, world=0, group="world")
+        if key.mesh:
+            return replace(key, rank=equal_groups(key.rank, key.mesh))
+        return replace(key, rank=0)
+
+    @property
+    def named(self) -> Key:
+        """What a cache may take for the same: a graph may have the name of a process group alone, and not its size."""
+        return replace(self.entry, world=2) if self.program == "all reduce" else self.entry
 
     def runs(self, lookups: int, misses: int) -> int:
         """Return how often passes are to run."""
@@ -84,11 +119,22 @@ def canonical(key: Key) -> Key:
     if key.region is None:
         # Settings go with the annotation, and so does where its boundary stood.
         key = replace(key, fusion=None, program="plain" if key.program == "shorter region" else key.program)
+    key = _in_world(key)
     if not key.passes:
         key = replace(key, timing="late")
     elif None in key.passes and key.timing == "late":
         key = replace(key, timing="default")
     return key if key.dynamic else replace(key, size=FEW if key.size < MANY else MANY)
+
+
+def _in_world(key: Key) -> Key:
+    """Return ``key`` with the process group that its program needs, and with nothing that it has no use for."""
+    if key.program not in COLLECTIVES:
+        return replace(key, mesh="", group="world", rank=key.rank if key.world else 0)
+    key = replace(key, training=False, dynamic=False, world=key.world or 2)
+    if key.program == "gather on mesh":
+        return replace(key, world=4, mesh=key.mesh or "2x2", group="world")
+    return replace(key, mesh="")
 
 
 @dataclass
@@ -113,7 +159,9 @@ class CacheModel:
         """Return what a compile of ``key`` in another process has to find."""
         if key.entry in self.doubtful:
             return "either"
-        return "hit" if key.entry in self.stored else "miss"
+        if key.entry in self.stored:
+            return "hit"
+        return "either" if key.named in {other.named for other in self.stored} else "miss"
 
     def ran(self, key: Key) -> None:
         """Note a compile in this process; one that was compiled already touches no file."""
@@ -140,9 +188,12 @@ class CacheModel:
         self.doubtful.clear()
 
 
-def program_of(key: Key) -> Program:
-    """Return the program that ``key`` names."""
+def program_of(key: Key, group: tuple[str, int] = ("", 1)) -> Program | CollectiveProgram:
+    """Return the program that ``key`` names; ``group`` is name and size of the process group that it is to use."""
     configs = () if key.fusion is None else (("max_fusion_size", key.fusion),)
+    if key.program in COLLECTIVES:
+        ranks = f"{key.rank} of {key.world} {key.mesh} {key.group}"
+        return CollectiveProgram(key.program, key.region, configs, key.size, *group, ranks)
     scope = () if key.region is None else (Region(key.region, configs),)
     steps = PROGRAMS[key.program](scope)
     argument = TensorInput((key.size, 4), requires_grad=key.training)
@@ -182,7 +233,7 @@ def _cut_off(scope: Scope) -> tuple[Step, ...]:
     )
 
 
-#: What is compiled, by name; the simplest first.
+#: What is compiled, by name, where no process group is needed; the simplest first.
 PROGRAMS: Mapping[str, Callable[[Scope], tuple[Step, ...]]] = MappingProxyType(
     {
         "plain": _plain,

@@ -11,7 +11,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from pytest_regional._torch.distributed import has_distributed
 from pytest_regional.fuzz.budget import Budget
+from pytest_regional.fuzz.caches.collectives import COLLECTIVES, GROUPS, MESHES
 from pytest_regional.fuzz.caches.model import ASKS_FOR_SIZE, FEW, MANY, PROGRAMS, STATES, Key, canonical
 from pytest_regional.fuzz.caches.sequences import (
     DAMAGES,
@@ -37,17 +39,22 @@ _FILES = 64
 _RARELY = 8
 
 
-def fields_of_keys(*, passes: bool, without: Collection[str] = ()) -> dict[str, tuple[Any, ...]]:
+def fields_of_keys(
+    *, passes: bool, without: Collection[str] = (), collectives: bool = False
+) -> dict[str, tuple[Any, ...]]:
     """Return the values that each field of a key may have, the simplest first.
 
     Args:
         passes: whether there are pre-grad passes.
         without: capabilities that no sequence needs: ``backward``, ``dynamic_shapes``, ``region_ids``,
             ``region_configs``, ``pre_grad_pass_lists``.
+        collectives: whether there are programs with collectives, and process groups.
     """
+    # Without collectives no field is drawn for them, so that a seed draws the sequences that it drew before.
+    ranks: dict[str, tuple[Any, ...]] = dict(_RANKS) if collectives else {}
     lists = "pre_grad_pass_lists" not in without
     return {
-        "program": tuple(PROGRAMS),
+        "program": (*PROGRAMS, *ranks.pop("program", ())),
         "region": ("a", None) if "region_ids" in without else ("a", "b", None),
         "fusion": (None,) if "region_configs" in without else (None, 8),
         "passes": tuple(one for one in _PASSES if lists or len(one) < 2) if passes else ((),),
@@ -56,8 +63,17 @@ def fields_of_keys(*, passes: bool, without: Collection[str] = ()) -> dict[str, 
         "dynamic": (False,) if "dynamic_shapes" in without else (False, True),
         "training": (False,) if "backward" in without else (False, True),
         "state": tuple(STATES),
+        **ranks,
     }
 
+
+_RANKS: Mapping[str, tuple[Any, ...]] = {
+    "program": COLLECTIVES,
+    "world": (0, 2, 4),
+    "rank": (0, 1),
+    "mesh": ("", *MESHES),
+    "group": GROUPS,
+}
 
 _PASSES: tuple[tuple[str | None, ...], ...] = (
     (),
@@ -145,6 +161,22 @@ class Walk:
         """Compile the same for another size, which the guards of the last one allow or exclude."""
         self._compile(self._changed(["size"]))
 
+    def change_the_rank(self) -> None:
+        """Compile the same on another rank: its result is the same, unless the program reads the rank."""
+        self._compile(canonical(self._changed(["rank"])))
+
+    def change_the_world_size(self) -> None:
+        """Compile the same with more ranks, or fewer."""
+        self._compile(canonical(self._changed(["world"])))
+
+    def change_the_mesh(self) -> None:
+        """Compile the same on a device mesh of another shape."""
+        self._compile(canonical(self._changed(["mesh"])))
+
+    def change_the_process_group(self) -> None:
+        """Compile the same with its collective in another process group."""
+        self._compile(canonical(self._changed(["group"])))
+
     def restart(self) -> None:
         """Simulate a new process."""
         self.events.append(Restart())
@@ -178,6 +210,10 @@ RULES: tuple[tuple[Callable[[Walk], None], Callable[[Walk], bool]], ...] = (
     (Walk.reverse_passes, lambda walk: len(walk.before.passes) > 1),
     (Walk.move_the_boundary, lambda walk: walk.before.region is not None and walk.before.program in BOUNDARIES),
     (Walk.change_the_size, lambda walk: walk.before.dynamic),
+    (Walk.change_the_rank, lambda walk: walk.before.world > 0),
+    (Walk.change_the_world_size, lambda walk: walk.before.world > 0),
+    (Walk.change_the_mesh, lambda walk: bool(walk.before.mesh)),
+    (Walk.change_the_process_group, lambda walk: walk.before.program in ("all reduce", "all gather")),
     (Walk.restart, lambda walk: walk.has_compiled),
     (Walk.damage_a_file, lambda walk: walk.has_compiled),
     (Walk.clear, lambda walk: walk.has_compiled),
@@ -208,7 +244,11 @@ def sequences_for(
     """Yield sequences of what the backend under test has; with ``everything``, of what it disclaims as well."""
     without = [name for name in _NEEDED if not everything and not regional.supports(name)]
     passes = everything or bool(regional.supports("pre_grad_timing"))
-    values = fields_of_keys(passes=passes, without=without)
+    # The fake process group is of the CPU. PyTorch's cache stores no graph with a collective outside of its regions
+    # (docs/findings/collective_is_not_saved.py).
+    own = everything or bool(regional.supports("outer_cache"))
+    collectives = own and has_distributed() and regional.device_under_test.kind == "cpu"
+    values = fields_of_keys(passes=passes, without=without, collectives=collectives)
     return sequences(values, seed, processes=processes)
 
 

@@ -6,11 +6,13 @@ values must be those of eager.
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from pytest_regional.fuzz.caches.collectives import CollectiveProgram, process_group
 from pytest_regional.fuzz.caches.model import STATES, Answer, CacheModel, Key, program_of
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.modes import keeping_whole_results
@@ -88,7 +90,7 @@ class Executor:
     def __init__(self, regional: Regional, mode: str) -> None:
         self.regional, self.model, self._mode = regional, CacheModel(), mode
         self.executed: list[Event] = []
-        self._programs: dict[Key, Program] = {}
+        self._programs: dict[Key, Program | CollectiveProgram] = {}
         self._passes: dict[tuple[str | None, ...], list[Any]] = {}
         regional.reset()
 
@@ -116,10 +118,11 @@ class Executor:
 
     def _compile(self, key: Key) -> None:
         expected = self.model.answer(key)
-        # Dynamo tells functions and passes apart by identity: the same ones are compiled already.
-        program = self._programs.setdefault(key.held, program_of(key))
         passes = self._passes.setdefault(key.passes, passes_of(key))
-        _check(key, expected, moved_by(self.regional, program, key, passes))
+        with _process_group(key) as group:
+            # Dynamo tells functions and passes apart by identity: the same ones are compiled already.
+            program = self._programs.setdefault(key.held, program_of(key, group))
+            _check(key, expected, moved_by(self.regional, program, key, passes))
         self.model.ran(key)
 
     def _compile_elsewhere(self, key: Key) -> None:
@@ -167,6 +170,10 @@ def _check(key: Key, expected: Answer, moved: Mapping[str, int]) -> None:
         raise OracleViolationError("caches", "restart", detail, origin=problem)
 
 
+def _process_group(key: Key) -> contextlib.AbstractContextManager[tuple[str, int]]:
+    return process_group(key.world, key.rank, key.mesh, key.group)
+
+
 _CHECKED = (
     "cache_hits",
     "cache_misses",
@@ -177,7 +184,9 @@ _CHECKED = (
 )
 
 
-def moved_by(regional: Regional, program: Program, key: Key, passes: Sequence[Any]) -> dict[str, int]:
+def moved_by(
+    regional: Regional, program: Program | CollectiveProgram, key: Key, passes: Sequence[Any]
+) -> dict[str, int]:
     """Compile and run ``program`` as ``key`` says, compare with eager, and return the counters that moved.
 
     Raises:
@@ -192,14 +201,15 @@ def moved_by(regional: Regional, program: Program, key: Key, passes: Sequence[An
         warnings.simplefilter("ignore")
         compiled = regional.compile(program, **options)
         for seed in (0, 1):
-            _compare(key, compiled, seed)
+            _compare(key, program, compiled, seed)
     return dict(regional._observer.log.counters(mark))
 
 
-def _compare(key: Key, compiled: Any, seed: int) -> None:
+def _compare(key: Key, held: Program | CollectiveProgram, compiled: Any, seed: int) -> None:
     import torch
 
-    program = program_of(key)
+    # The one that is held may be of another size.
+    program = held if isinstance(held, CollectiveProgram) else program_of(key)
     ours, theirs = program.inputs("cpu", seed), program.inputs("cpu", seed)
     expected = _run(program, program, theirs)
     try:
@@ -218,7 +228,7 @@ def _compare(key: Key, compiled: Any, seed: int) -> None:
             )
 
 
-def _run(program: Program, function: Any, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _run(program: Program | CollectiveProgram, function: Any, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     import torch
 
     if not program.training:
@@ -230,8 +240,8 @@ def _run(program: Program, function: Any, inputs: Sequence[torch.Tensor]) -> lis
 
 def counters_of(regional: Regional, key: Key, mode: str) -> dict[str, int]:
     """Compile and run the program of ``key`` in this process; for a new one."""
-    with keeping_whole_results(regional, mode):
-        return moved_by(regional, program_of(key), key, passes_of(key))
+    with keeping_whole_results(regional, mode), _process_group(key) as group:
+        return moved_by(regional, program_of(key, group), key, passes_of(key))
 
 
 def passes_of(key: Key) -> list[Any]:

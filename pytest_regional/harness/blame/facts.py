@@ -18,7 +18,7 @@ from pytest_regional._torch.codegen import RawLaunch
 from pytest_regional._torch.config import INDUCTOR, config_values
 from pytest_regional._torch.inductor import is_region_artifact
 from pytest_regional.harness.blame.culprit import Layer
-from pytest_regional.harness.blame.ingredients import Ingredients, ingredients_of
+from pytest_regional.harness.ingredients import Ingredients, ingredients_of
 from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.listeners import CompileListener
 from pytest_regional.harness.record import GraphRecord, RegionRecord

@@ -15,6 +15,7 @@ import torch.fx
 from pytest_regional._errors import RegionalError
 from pytest_regional._torch.autograd_cache import GraphLookup
 from pytest_regional._torch.config import compile_state
+from pytest_regional._torch.distributed import groups_named_in
 from pytest_regional._torch.fx_graphs import is_graph_module
 from pytest_regional.reference.caching.target import TargetFingerprint, this_machine
 from pytest_regional.reference.options import BackendOptions
@@ -99,6 +100,9 @@ class KeyDetails:
         annotations: those of every node, including configs of regions, which PyTorch's key omits.
         options: of the backend.
         passes: uuids of the pre-grad passes that run after a miss; none if they ran before the lookup.
+        groups: names and sizes of the process groups that collectives of the graph name. PyTorch's key has the name,
+            and the size only where it is an argument; Inductor estimates the time of a collective by the size. The
+            rank is in the graph where the program reads it, and decides over no other code.
         state: the global state that Dynamo guards: threads, precision, determinism, autocast.
         machine: versions of the code generators, and the target CPU or GPU.
     """
@@ -108,6 +112,7 @@ class KeyDetails:
     annotations: tuple[str, ...]
     options: BackendOptions
     passes: tuple[Hashable, ...]
+    groups: tuple[str, ...]
     state: str
     machine: TargetFingerprint
 
@@ -129,6 +134,7 @@ def details_of(lookup: GraphLookup, options: BackendOptions, passes: tuple[Hasha
         tuple(annotations_of(lookup.graph)),
         options,
         passes,
+        tuple(f"{name}: {size}" for name, size in sorted(groups_named_in(lookup.graph).items())),
         str(compile_state()["global"]),
         this_machine(),
     )

@@ -27,7 +27,7 @@ from pytest_regional._torch.autograd_cache import (
 from pytest_regional._torch.fx_graphs import is_graph_module
 from pytest_regional._torch.inductor import appended_passes, custom_graph_pass_base
 from pytest_regional.reference.caching.container import UnsavableGraphError, dumped, warn_of_unusable_entry, warn_once
-from pytest_regional.reference.caching.key import UnstableValueError, annotations_of, details_of, digest
+from pytest_regional.reference.caching.key import KeyDetails, UnstableValueError, annotations_of, details_of, digest
 from pytest_regional.reference.caching.program import CompiledGraph
 from pytest_regional.reference.caching.store import Store, record
 from pytest_regional.reference.options import BackendOptions
@@ -42,12 +42,16 @@ _KEY_OF_NONE = "none"
 
 
 class KeyFound(RegionalError):
-    """The key of a graph, raised instead of compiling it; ``key`` is None without one, and ``reason`` says why."""
+    """The key of a graph, raised instead of compiling it; ``key`` is None without one, and ``reason`` says why.
 
-    def __init__(self, key: str | None, reason: str) -> None:
+    ``details`` is what the key is the digest of.
+    """
+
+    def __init__(self, key: str | None, reason: str, details: KeyDetails | None = None) -> None:
         super().__init__(key)
         self.key = key
         self.reason = reason
+        self.details = details
 
 
 @dataclass
@@ -60,6 +64,7 @@ class OuterCache:
         plan: the pre-grad passes; those that are not early run here, after a miss.
         key_only: raise :class:`KeyFound` instead of looking up.
         key: the key that was used, or None before the lookup or without one.
+        details: what the key is the digest of.
         unsavable: why the result may not be stored, if so.
     """
 
@@ -68,6 +73,7 @@ class OuterCache:
     plan: PreGradPlan
     key_only: bool = False
     key: str | None = None
+    details: KeyDetails | None = None
     unsavable: str = ""
 
     def compile(
@@ -104,7 +110,7 @@ class OuterCache:
     def _lookup(self, question: GraphLookup) -> Answer:
         refusal = self._find_key(question)
         if self.key_only:
-            raise KeyFound(self.key, str(refusal or ""))
+            raise KeyFound(self.key, str(refusal or ""), self.details)
         if refusal:
             _bypass(refusal)
         found = self._find(question, self.key) if self.key else None
@@ -122,7 +128,8 @@ class OuterCache:
     def _find_key(self, question: GraphLookup) -> UncacheableGraphError | UnstableValueError | None:
         """Compute the key; return why there is none."""
         try:
-            self.key = details_of(question, self.options, self.plan.uuids).digest()
+            self.details = details_of(question, self.options, self.plan.uuids)
+            self.key = self.details.digest()
         except (UncacheableGraphError, UnstableValueError) as error:
             if isinstance(error, KeyFailedError):
                 warn_once(f"A graph is not looked up in the outer cache: {error}")

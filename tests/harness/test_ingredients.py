@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_regional import region
-from pytest_regional.harness.blame.ingredients import different, ingredients_of
+from pytest_regional.harness.ingredients import different, grouped_ingredients, ingredients_of, ops_of
 from pytest_regional.reference.caching import key
 from pytest_regional.testing import regional
 
@@ -40,7 +40,7 @@ def test_annotations():
     one = traced(lambda x: x.sin())
     before = ingredients_of(one)
     one.graph.find_nodes(op="call_method", target="sin")[0].meta["custom"] = {"compile_with_inductor": 1}
-    assert different([before, ingredients_of(one)]).startswith("the calls differ in the annotations (")
+    assert different([before, ingredients_of(one)]) == "the calls differ in the annotations"
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,55 @@ def test_the_state_of_the_process(within, said):
     before = ingredients_of(gm)
     with within():
         assert different([before, before, ingredients_of(gm)]) == f"the calls differ in {said}"
+
+
+def annotated(**annotation):
+    gm = traced(lambda x: x.sin().cos())
+    for node in gm.graph.find_nodes(op="call_method"):
+        node.meta["custom"] = {"compile_with_inductor": annotation or None}
+    return grouped_ingredients(gm)["annotations"]
+
+
+def test_each_part_of_an_annotation_is_an_ingredient():
+    assert annotated() == {
+        "the id of region 0": "default",
+        "the ops of region 0": "%1, %2",
+        "the configs of region 0": "{}",
+        "what runs before region 0 (after=)": "[]",
+        "the form of the annotation of region 0": '"default"',
+    }
+    one, other = annotated(inductor_region="a"), annotated(inductor_region="b", inductor_configs={"x": 1}, more=2)
+    assert {name: (one[name], other[name]) for name in one if one[name] != other[name]} == {
+        "the id of region 0": ("a", "b"),
+        "the configs of region 0": ("{}", '{"x": 1}'),
+        "the form of the annotation of region 0": ("{}", '{"more": 2}'),
+    }
+
+
+def test_ops_are_the_same_whatever_values_are_called():
+    one, other = traced(lambda x: x.sin() + 1), traced(lambda renamed: renamed.sin() + 1)
+    assert (
+        ops_of(one)
+        == ops_of(other)
+        == [
+            "placeholder",
+            "call_method sin(%0)",
+            "call_function operator.add(%1, 1)",
+            "output(%2)",
+        ]
+    )
+    assert ops_of(one) != ops_of(traced(lambda x: x.sin() + 2))
+
+
+def test_constants_are_ingredients_by_their_values():
+    def with_constant(value):
+        module = torch.nn.Module()
+        module.constant = torch.tensor([value])
+        graph = torch.fx.Graph()
+        graph.output(graph.get_attr("constant"))
+        return grouped_ingredients(torch.fx.GraphModule(module, graph))["graph"]["the constant constant"]
+
+    assert with_constant(1.0) == with_constant(1.0) != with_constant(2.0)
 
 
 def test_calls_that_differ_in_much():
