@@ -29,7 +29,21 @@ def ingredients_of(gm: Any) -> Ingredients:
 def _ingredients(gm: Any) -> Iterator[tuple[str, str]]:
     yield "the program", gm.code
     yield "the annotations", str([*map(annotated.annotation_of, annotated.nodes_of(gm))])
-    yield "the inputs", str([_input(node) for node in gm.graph.find_nodes(op="placeholder")])
+    yield "the inputs", str(inputs_of(gm))
+    yield from modes()
+    yield "the number of threads", str(torch.get_num_threads())
+    for module in (INDUCTOR, FUNCTORCH, DYNAMO):
+        for name, value in config_values(module).items():
+            yield f"{module}.{name}", _plain(value)
+
+
+def inputs_of(gm: Any) -> list[str]:
+    """Return dtype, shape, strides, device and ``requires_grad`` of each input of one of Dynamo's graphs."""
+    return [_input(node) for node in gm.graph.find_nodes(op="placeholder")]
+
+
+def modes() -> Iterator[tuple[str, str]]:
+    """Yield the modes of PyTorch that code depends on, by name, as they are now."""
     for device in ("cpu", "cuda"):
         enabled = torch.is_autocast_enabled(device)
         yield f"autocast of {device}", str(torch.get_autocast_dtype(device)) if enabled else "off"
@@ -37,10 +51,6 @@ def _ingredients(gm: Any) -> Iterator[tuple[str, str]]:
     yield "whether gradients are recorded", str(torch.is_grad_enabled())
     yield "deterministic algorithms", str(torch.are_deterministic_algorithms_enabled())
     yield "the precision of products", torch.get_float32_matmul_precision()
-    yield "the number of threads", str(torch.get_num_threads())
-    for module in (INDUCTOR, FUNCTORCH, DYNAMO):
-        for name, value in config_values(module).items():
-            yield f"{module}.{name}", _plain(value)
 
 
 def _input(node: Any) -> str:
