@@ -14,6 +14,7 @@ import torch
 from pytest_regional._errors import RegionalError
 from pytest_regional._text import plural
 from pytest_regional.harness import isolation
+from pytest_regional.harness.compiling import refuse_no_program
 from pytest_regional.harness.goldens.difference import MOST, in_full, sentences
 from pytest_regional.harness.goldens.facts import DEFAULT_FACTS, checked, text_of
 from pytest_regional.harness.goldens.file import Entry, GoldenFile, GoldenKey, Text, Version
@@ -109,6 +110,7 @@ def assert_golden(
         _refuse_inputs(inputs, options)
         record = program
     else:
+        refuse_no_program("assert_golden", program)
         record = _run_afresh(regional, program, inputs, options)
     text = text_of(record, names)
     key = GoldenKey(goldens.test, regional.backend, name)
