@@ -159,7 +159,7 @@ def test_unknown_facts(r):
 
 
 def test_mistakes_of_the_caller(r):
-    with pytest.raises(TypeError, match="assert_golden has no keyword fact=.*Did you mean facts=?"):
+    with pytest.raises(TypeError, match=r"assert_golden has no keyword fact=.*Did you mean facts=\?"):
         r.assert_golden(product, *pair(r), fact=("regions",))
     with pytest.raises(TypeError, match="assert_golden needs a function or module"):
         r.assert_golden(product(*pair(r)))
