@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_regional.harness.goldens.file import GoldenFile
+from tests.attacks.test_reruns import RUNS_AGAIN
 
 from .conftest import in_a_process
 
@@ -332,7 +333,7 @@ RERUN = """
 """
 
 
-def test_a_test_that_runs_again_writes_once_it_passes(downstream, goldens):
-    pytest.importorskip("pytest_rerunfailures")
-    downstream(RERUN, *UPDATE, "-p", "rerunfailures", "--reruns=2")
+def test_a_test_that_runs_again_writes_once_it_passes(downstream, goldens, pytester):
+    pytester.makepyfile(runs_again=RUNS_AGAIN)
+    downstream(RERUN, *UPDATE, "-p", "runs_again").assert_outcomes(passed=1)
     assert keys(goldens) == ALL[:1]
