@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         at_least,
         at_most,
     )
+    from pytest_regional.harness.goldens.checking import GoldenError
     from pytest_regional.harness.observe.observer import CompileForbiddenError
     from pytest_regional.harness.parity.compare import BadProgramError, NotRefusedError, ParityError, ParityReport
     from pytest_regional.harness.process import NewProcessError
@@ -50,6 +51,7 @@ _HOMES = {
     "CounterExpectationError": "harness.counters",
     "Counters": "harness.counters",
     "FallbackError": "harness.vacuity",
+    "GoldenError": "harness.goldens.checking",
     "GraphCapabilities": "backends.adapters",
     "NewProcessError": "harness.process",
     "NotRefusedError": "harness.parity.compare",
@@ -85,6 +87,7 @@ __all__ = [
     "CounterExpectationError",
     "Counters",
     "FallbackError",
+    "GoldenError",
     "GraphCapabilities",
     "NewProcessError",
     "NotRefusedError",

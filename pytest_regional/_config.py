@@ -1,8 +1,8 @@
 """The options of the plugin: one table, and the only place that reads them. Imported in every pytest run: stays cheap.
 
-Each option has a setting in the ini file; those that few runs change are there alone. Before conftest files are loaded
-:func:`is_requested` and :func:`text_of` read what must be known by then; :func:`resolve` parses all of them, once, when
-pytest is configured.
+Each option has a setting in the ini file, except one that a person has to ask for each time; those that few runs change
+are there alone. Before conftest files are loaded :func:`is_requested` and :func:`text_of` read what must be known by
+then; :func:`resolve` parses all of them, once, when pytest is configured.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class Settings:
         known_failures: the adopter's file, or ``None``.
         reports: the files that results are written to.
         audit: also run tests for unsupported capabilities.
+        update: whether goldens are written.
         blame: how far a failure is followed up: ``"off"``, ``"region"`` or ``"deep"``; where it is ``None``, a failed
             comparison with eager to the region, and findings of fuzz tests to the step.
     """
@@ -74,6 +75,7 @@ class Settings:
     known_failures: Path | None
     reports: tuple[Path, ...]
     audit: bool
+    update: bool
     blame: BlameDepth | None
 
 
@@ -84,6 +86,8 @@ class OptionError(RegionalError, ValueError):
 class Option(NamedTuple):
     """A setting of the ini file, and a command line option unless it is for few runs.
 
+    An option that a person has to ask for each time is no setting.
+
     Attributes:
         setting: the field of :class:`Settings`.
         ini: its name in the ini file; the command line option is spelled with dashes.
@@ -92,6 +96,7 @@ class Option(NamedTuple):
         metavar: the placeholder in ``--help``; a switch has none.
         bare: the value of the option without one.
         on_command_line: whether it is an option as well.
+        in_ini_file: whether it is a setting as well.
         echo: whether the value is part of an error; the messages of others name it, or must not.
         checked_when_off: whether the value is checked even when no backend is under test: a typo is an error.
     """
@@ -103,6 +108,7 @@ class Option(NamedTuple):
     metavar: str | None = None
     bare: str | None = None
     on_command_line: bool = True
+    in_ini_file: bool = True
     echo: bool = False
     checked_when_off: bool = False
 
@@ -261,6 +267,17 @@ def _audit(given: Any, config: pytest.Config) -> bool:
     return bool(given)
 
 
+def _update(given: Any, config: pytest.Config) -> bool:
+    """Refuse to write where no one reviews what is written, and where no test could."""
+    if given and os.environ.get("CI"):
+        raise OptionError(
+            "refused where the environment has CI set: goldens are written by people, reviewed and committed"
+        )
+    if given and not is_requested(config):
+        raise OptionError("no test runs without a backend under test: give --regional-backend as well")
+    return bool(given)
+
+
 def _require_writable(path: Path, folder: Path) -> None:
     existing = next(one for one in (folder, *folder.parents) if one.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
@@ -343,6 +360,15 @@ OPTIONS = (
         "regional_audit",
         "Also run tests for unsupported capabilities; an unexpected pass is a failure.",
         _audit,
+    ),
+    Option(
+        "update",
+        "regional_update",
+        "Write goldens in place of comparing with them: new and changed ones of tests that pass; those that no test "
+        "uses are removed. Refused where the environment has CI set.",
+        _update,
+        in_ini_file=False,
+        checked_when_off=True,
     ),
     Option(
         "blame",
@@ -431,7 +457,8 @@ def add_options(parser: pytest.Parser) -> None:
             group.addoption(option.flag, nargs="?", const=option.bare, metavar=option.metavar, help=option.help)
         else:
             group.addoption(option.flag, metavar=option.metavar, help=option.help)
-        parser.addini(option.ini, option.help, type=_ini_type(option), default=None)
+        if option.in_ini_file:
+            parser.addini(option.ini, option.help, type=_ini_type(option), default=None)
 
 
 def _ini_type(option: Option) -> Literal["bool", "string"]:
@@ -471,7 +498,7 @@ def text_of(config: pytest.Config, setting: str) -> Any:
     if given == "":
         # Most often a variable that a script forgot to set.
         raise pytest.UsageError(f"{option.flag}= has no value: give one, or leave the option out")
-    return config.getini(option.ini) if given is None else given
+    return config.getini(option.ini) if given is None and option.in_ini_file else given
 
 
 def resolve(config: pytest.Config) -> Settings:

@@ -19,6 +19,7 @@ from pytest_regional import _environment, _hypothesis
 from pytest_regional._blame import SECTION, blamed, section_of
 from pytest_regional._collection import apply_unsupported
 from pytest_regional._errors import RegionalLeakWarning
+from pytest_regional._goldens import goldens_of
 from pytest_regional._phases import limits_of, stderr_of
 from pytest_regional._reporting import ATTRIBUTE
 from pytest_regional._retirement import Retirement, UnrestorableStateError
@@ -90,6 +91,7 @@ class RunHooks:
             blame_depth=settings.blame or "region",
         ) as regional:
             item.stash[HARNESS] = regional
+            regional.goldens = goldens_of(item, target, update=settings.update)
             # An audit checks the backward that is disclaimed, and the results that do not last.
             regional.forward_only &= "backward" not in mark.requires
             regional.looks_again |= "results_kept" in mark.requires

@@ -59,6 +59,7 @@ def _hooks_of_a_run(session: RegionalSession) -> Iterator[tuple[str, object]]:
     pytest calls those that are registered later first: a wrapper is around all that stand above it.
     """
     from pytest_regional._endings import EndingHooks
+    from pytest_regional._goldens import GoldenHooks
     from pytest_regional._hooks import RunHooks
     from pytest_regional._kept_folders import FolderHooks
     from pytest_regional._phases import PhaseHooks
@@ -68,6 +69,8 @@ def _hooks_of_a_run(session: RegionalSession) -> Iterator[tuple[str, object]]:
     endings, workers = EndingHooks(session), WorkerHooks(session)
     # The harness of each marked test, checks at its end, facts, reports.
     yield "regional-session", RunHooks(session, endings, workers)
+    # Goldens: which are used, and writing them.
+    yield "regional-goldens", GoldenHooks(session, endings, workers)
     # Workers of pytest-xdist: seeds, GPUs, replacements.
     yield "regional-workers", workers
     # Limits on setup, call and teardown, and the heartbeat file that a crash leaves.

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Bound",
+    "assert_golden",
     "assert_kernels_compile",
     "assert_parity",
     "assert_training_parity",
@@ -172,6 +173,12 @@ def assert_training_parity(model: Any, batches: Sequence[Any], **options: Any) -
     """As :meth:`Regional.assert_training_parity` of :func:`current`."""
     __tracebackhide__ = True
     return current().assert_training_parity(model, batches, **options)
+
+
+def assert_golden(fn: Any, *inputs: Any, **options: Any) -> CompileRecord:
+    """As :meth:`Regional.assert_golden` of :func:`current`, in a test that pytest runs."""
+    __tracebackhide__ = True
+    return current().assert_golden(fn, *inputs, **options)
 
 
 def blame(fn: Any, *inputs: Any, **options: Any) -> Culprit:

@@ -130,6 +130,18 @@ def _each(values: Iterator[Any]) -> str:
     return ", ".join(dict.fromkeys(map(_plain, values)))
 
 
+def inputs_of(gm: Any) -> list[str]:
+    """Return dtype, shape, strides, device and ``requires_grad`` of each input of one of Dynamo's graphs."""
+    return [_input(node.meta.get("example_value")) for node in gm.graph.find_nodes(op="placeholder")]
+
+
+def _input(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return str(value)
+    strides = list(value.stride()) if value.layout == torch.strided else value.layout
+    return f"{value.dtype} {list(value.shape)} {strides} {value.device} {value.requires_grad}"
+
+
 def _inputs(gm: Any) -> Iterator[tuple[str, str]]:
     for index, node in enumerate(gm.graph.find_nodes(op="placeholder")):
         value = node.meta.get("example_value")
@@ -152,7 +164,8 @@ def _passes() -> Iterator[tuple[str, str]]:
     yield "the pre-grad passes", _plain([uuid() if callable(uuid) else None for uuid in uuids])
 
 
-def _state() -> Iterator[tuple[str, str]]:
+def modes() -> Iterator[tuple[str, str]]:
+    """Yield the modes of PyTorch that code depends on, by name, as they are now."""
     for device in ("cpu", "cuda"):
         enabled = torch.is_autocast_enabled(device)
         yield f"autocast of {device}", str(torch.get_autocast_dtype(device)) if enabled else "off"
@@ -160,6 +173,10 @@ def _state() -> Iterator[tuple[str, str]]:
     yield "whether gradients are recorded", str(torch.is_grad_enabled())
     yield "deterministic algorithms", str(torch.are_deterministic_algorithms_enabled())
     yield "the precision of products", torch.get_float32_matmul_precision()
+
+
+def _state() -> Iterator[tuple[str, str]]:
+    yield from modes()
     yield "the number of threads", str(torch.get_num_threads())
 
 

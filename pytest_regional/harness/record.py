@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_regional.harness.codegen import CodeAssertions, Events, LaunchOrigin, events_of, origins_kept
 from pytest_regional.harness.counters import Counters
+
+if TYPE_CHECKING:
+    from pytest_regional.harness.observe.trace import CompileTrace
 
 DEFAULT_REGION = "default"
 
@@ -123,12 +126,14 @@ class CompileRecord:
         graphs: the graphs in the order in which they were compiled.
         code: the generated code.
         counters: the counters moved by this run.
+        trace: what goldens need besides.
     """
 
     output: Any
     graphs: tuple[GraphRecord, ...]
     code: GeneratedCode
     counters: Counters = field(repr=False)
+    trace: CompileTrace | None = field(default=None, repr=False)
 
     @property
     def regions(self) -> tuple[RegionRecord, ...]:

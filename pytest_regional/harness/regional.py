@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ from pytest_regional.harness.devices.emulated import check_emulation, emulating
 from pytest_regional.harness.devices.on_device import OnDevice
 from pytest_regional.harness.inputs import InputFactories
 from pytest_regional.harness.kernel_store import kernels_kept
+from pytest_regional.harness.observe.trace import TraceListener
 from pytest_regional.harness.options import CompileOptions
 from pytest_regional.harness.process import ProcessResult, call_in_new_process, job_for
 from pytest_regional.harness.record import CompileRecord, GraphRecord
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from pytest_regional.backends.capabilities import Support
     from pytest_regional.harness.blame.culprit import BlameDepth, Culprit
     from pytest_regional.harness.blame.divergence import Divergence
+    from pytest_regional.harness.goldens.checking import GoldensOfTest
     from pytest_regional.harness.graph_passes.result import PassRun
     from pytest_regional.harness.parity.compare import ParityReport
     from pytest_regional.harness.training import TrainingReport
@@ -68,6 +70,7 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
         leaks: after the end, what was left changed, and was restored.
         blame_depth: how far a failed comparison is followed up: ``"off"``, ``"region"`` or ``"deep"``.
         culprits: what was found to be to blame for failures, under ``"deep"``.
+        goldens: where the goldens of this test are; ``None`` outside of pytest.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
         self._passes_on_graphs = 0
         self._expected_fallbacks: list[Event] = []
         self.leaks: tuple[isolation.Leak, ...] = ()
+        self.goldens: GoldensOfTest | None = None
 
     @property
     def backend(self) -> str:
@@ -191,12 +195,63 @@ class Regional(CompilesWithBackend, InputFactories, OnDevice):
         refuse_no_program("observe", compiled)
         observer = self._observer
         marks = observer.log.mark(), len(observer.graphs), len(observer.sources)
-        with annotation_errors_alone():
-            output = compiled(*inputs, **(kwargs or {}))
-        backpropagate(output, backward, seed=self.seed)
+        listener = TraceListener(observer)
+        with observer.listened_to_by(listener):
+            with annotation_errors_alone():
+                output = compiled(*inputs, **(kwargs or {}))
+            backpropagate(output, backward, seed=self.seed)
         return CompileRecord(
-            output, observer.graph_records(marks[1]), observer.code(marks[2]), observer.log.counters(marks[0])
+            output,
+            observer.graph_records(marks[1]),
+            observer.code(marks[2]),
+            observer.log.counters(marks[0]),
+            listener.finished(),
         )
+
+    def assert_golden(
+        self,
+        fn: Any,
+        *inputs: Any,
+        facts: Iterable[str] | None = None,
+        name: str = "",
+        backward: Any = None,
+        kwargs: Mapping[str, Any] | None = None,
+        **unknown: Any,
+    ) -> CompileRecord:
+        """Assert that a compile does what the test's golden says; see ``docs/goldens.md``.
+
+        The golden is in ``__goldens__`` next to the test's file; ``pytest --regional-update`` writes it.
+
+        Args:
+            fn: a function or module, which is compiled with empty caches and called as by :meth:`run`; or what
+                :meth:`run` or :meth:`observe` returned, without inputs.
+            inputs: its arguments.
+            facts: which facts the golden holds: ``regions``, ``ops``, ``order``, ``passes`` (these four by default),
+                ``fusions``, ``memory``, ``key``.
+            name: tells several goldens of one test apart.
+            backward: as :meth:`run`.
+            kwargs: the program's keyword arguments, by name.
+            unknown: refused; the message says how to pass keyword arguments of the program.
+
+        Returns:
+            the record of the run.
+
+        Raises:
+            GoldenError: what is otherwise, in sentences; :class:`MissingGoldenError` where there is no golden.
+            GoldenFileError: the file is damaged; the message names the line.
+            GoldenNameError: two goldens of the test have one name.
+            UnknownFactError: a name that is no fact.
+            NoCompileError: a record in which nothing was compiled.
+            NoGoldenFileError: outside of a test that pytest runs.
+            TypeError: a keyword that ``assert_golden`` does not have.
+        """
+        from pytest_regional.harness.goldens.checking import assert_golden
+
+        __tracebackhide__ = True
+        refuse_keywords(Regional.assert_golden, unknown)
+        given = {"backward": backward, "kwargs": kwargs}
+        options = {key: value for key, value in given.items() if value is not None}
+        return assert_golden(self, fn, inputs, facts=facts, name=name, **options)
 
     def assert_parity(
         self,

@@ -17,6 +17,7 @@ from pytest_regional.backends import registry
 from pytest_regional.backends.capabilities import Capabilities, torch_matches
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness.counters import COUNTERS
+from pytest_regional.harness.goldens.facts import DEFAULT_FACTS, FACTS
 from pytest_regional.harness.parity.tolerance import LEVELS
 from pytest_regional.harness.record import CompileRecord, GraphRecord, RegionRecord
 
@@ -29,8 +30,19 @@ def test_command_line_options():
     shown = {
         (row[0].partition("=")[0].partition("[")[0], row[1]) for row in table("docs/options.md", "Command line options")
     }
-    assert shown == {(option.flag, option.ini) for option in OPTIONS if option.on_command_line}
-    assert len(shown) <= 10
+    expected = [option for option in OPTIONS if option.on_command_line]
+    assert shown == {(option.flag, option.ini if option.in_ini_file else "") for option in expected}
+    assert len(shown) <= 11
+
+
+def test_only_what_a_person_has_to_ask_for_each_time_is_no_setting():
+    assert [option.flag for option in OPTIONS if not option.in_ini_file] == ["--regional-update"]
+
+
+def test_facts_of_goldens():
+    rows = table("docs/goldens.md", "Facts")
+    assert {row[0] for row in rows} == FACTS.keys()
+    assert sorted(row[0] for row in rows if row[2] == "yes") == sorted(DEFAULT_FACTS)
 
 
 def test_settings_of_the_ini_file_alone():

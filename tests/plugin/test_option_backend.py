@@ -277,7 +277,7 @@ def test_help_marks_and_fixtures_tell_everything(pytester):
     help_text = pytester.runpytest_inprocess("--help").stdout.str()
     for option in OPTIONS:
         assert option.flag in help_text
-        assert f"{option.ini} (" in help_text
+        assert (f"{option.ini} (" in help_text) is option.in_ini_file
     pytester.runpytest_inprocess("--markers").stdout.fnmatch_lines(
         [
             "@pytest.mark.regional_compile(backend=None, device=None, dynamic=None*",

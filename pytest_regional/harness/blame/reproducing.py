@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional._region import AnnotationError
@@ -52,7 +52,13 @@ def culprit_of(regional: Regional, check: Callable[[], object], *, seconds: floa
         # A folder for each: a cache would answer with what was compiled without the change. And the same draws for all.
         folder = regional.folder / "blame" / next(folders)
         alone = isolation.cache_folder(folder)
-        with alone, isolation.random_state_kept(), regional._observer.from_zero(facts), regional._changed(change):
+        with (
+            alone,
+            isolation.random_state_kept(),
+            regional._observer.from_zero(facts),
+            regional._changed(change),
+            _goldens_kept(regional),
+        ):
             settings = isolation.Snapshot.take()
             try:
                 signature = failure_of(check)
@@ -85,6 +91,17 @@ def culprit_of(regional: Regional, check: Callable[[], object], *, seconds: floa
         return search(Experiments(reproduce, usual, seconds=seconds), suspects)
     finally:
         regional.restart()
+
+
+@contextlib.contextmanager
+def _goldens_kept(regional: Regional) -> Iterator[None]:
+    """Have no experiment decide which goldens the test is to write."""
+    kept = regional.goldens
+    regional.goldens = dataclasses.replace(kept, used={}) if kept else None
+    try:
+        yield
+    finally:
+        regional.goldens = kept
 
 
 def failure_of(check: Callable[[], object]) -> Signature:

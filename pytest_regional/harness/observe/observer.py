@@ -156,6 +156,16 @@ class Observer:
                 f"{what} inside no_compile(): everything here was expected to be compiled or loaded already"
             )
 
+    @contextlib.contextmanager
+    def listened_to_by(self, listener: CompileListener) -> Iterator[None]:
+        """Have ``listener`` see what compiles while the context lasts."""
+        listeners = self.listeners
+        listeners.append(listener)
+        try:
+            yield
+        finally:
+            listeners.remove(listener)
+
     # The stack
 
     @property

@@ -48,7 +48,7 @@ def search(
     later=(),
     **suspects,
 ):
-    """Search with an experiment ``fails(tried)`` that says what fails; ``later`` steps come where others are left out."""
+    """Search with an experiment ``fails(tried)`` that says what fails; ``later`` steps come once others go."""
     at_first, applied = applied, [*applied, *later]
 
     def reproduce(change):

@@ -1,0 +1,113 @@
+"""A Llama block: its goldens hold under each torch, and one change gives a difference of few lines that names it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_regional._torch.vetoes import vetoing
+from pytest_regional.harness.goldens.file import GoldenFile, GoldenKey
+from pytest_regional.testing import regional
+from suites.models.layers import SwiGLU, in_region, rotate
+from suites.models.llama import BATCH, HEAD_SIZE, HEADS, HIDDEN, KV_HEADS, LENGTH, SIZE, LlamaBlock, causal_attention
+
+from .writing import difference, write
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+GOLDENS = HERE / "__goldens__" / "llama_block.txt"
+
+
+def test_goldens_hold_under_this_torch():
+    """They are kept for 2.11, 2.13 and 2.15; the workflow runs this with each."""
+    options = ("--regional-backend=reference,inductor", "--regional-device=cpu", "-p", "no:cacheprovider", "-q")
+    command = [sys.executable, "-m", "pytest", *options, str(HERE / "llama_block.py")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "2 passed" in done.stdout, done.stdout
+
+
+def test_only_what_is_otherwise_is_there_twice():
+    file = GoldenFile.read(GOLDENS)
+    whole, regions = (GoldenKey("test_llama_block", backend) for backend in ("inductor", "reference"))
+    assert list(file.goldens[regions]["cpu"]) == [(2, 11)], "the same under each"
+    assert list(file.goldens[whole]["cpu"]) == [(2, 11), (2, 13)], "the gradient of SiLU is decomposed otherwise"
+    assert file.holding(whole, "cpu", (2, 15)) == file.holding(whole, "cpu", (2, 13))
+
+
+class WithGelu(SwiGLU):
+    def forward(self, x):
+        return nn.functional.gelu(x @ self.gate.T) * (x @ self.up.T) @ self.down.T
+
+
+class OtherBorder(LlamaBlock):
+    """The transposition after the attention is in the region."""
+
+    def _attend(self, x):
+        batch, length, _ = x.shape
+        heads = (x @ self.qkv.T).view(batch, length, -1, HEAD_SIZE).transpose(1, 2)
+        query, key, value = heads.split((HEADS, KV_HEADS, KV_HEADS), dim=1)
+        query, key = rotate(query, self.cosine, self.sine), rotate(key, self.cosine, self.sine)
+        with in_region("attention"):
+            attended = causal_attention(query, key, value).transpose(1, 2)
+        return attended.reshape(batch, length, -1) @ self.out.T
+
+
+@pytest.fixture
+def r():
+    with regional("reference", "cpu") as harness:
+        yield harness
+
+
+@pytest.fixture
+def x(r):
+    return r.randn(BATCH, LENGTH, SIZE, requires_grad=True)
+
+
+@pytest.fixture
+def golden(r, x, tmp_path):
+    """The golden of the block as it is, with all facts."""
+    path = tmp_path / "llama.txt"
+    write(r, path, LlamaBlock(), x)
+    return path
+
+
+def test_one_operator(r, x, golden):
+    block = LlamaBlock()
+    block.feed_forward = WithGelu(SIZE, HIDDEN)
+    assert difference(r, golden, block, x) == [
+        "forward: aten.silu.default became aten.gelu.default in the code outside of regions, "
+        "after aten._unsafe_view.default",
+        "backward: aten.silu_backward.default became aten.gelu_backward.default in the code outside of regions, "
+        "after aten.permute.default",
+    ]
+
+
+def test_one_border(r, x, golden):
+    found = difference(r, golden, OtherBorder(), x)
+    assert found[:2] == [
+        "forward: aten.transpose.int moved into region attention",
+        "backward: aten.transpose.int moved into region attention",
+    ]
+    assert "forward, at a border: aten.cat.default > [attention] > aten.clone.default; " in "\n".join(found)
+    assert not any("ops, 1 partition" in line for line in found)
+
+
+def test_one_fusion(r, x, golden):
+    with vetoing() as applied:
+        r.restart()
+        r.run(LlamaBlock(), x)
+    chosen = next(one for one in applied.of_kind("fusion") if "aten.amax" in one.what)
+    with vetoing([chosen]):
+        found = difference(r, golden, LlamaBlock(), x)
+    assert "fusion broke: " in found[0]
+    assert "softmax" in found[0]
+
+
+def test_one_setting(r, x, golden):
+    torch.set_float32_matmul_precision("medium")
+    assert difference(r, golden, LlamaBlock(), x) == ["the precision of products: medium, was highest"]

@@ -1,0 +1,339 @@
+"""``--regional-update``: what a run writes, what it never removes, and what it says of unused goldens."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from pytest_regional.harness.goldens.file import GoldenFile
+from tests.attacks.test_reruns import RUNS_AGAIN
+
+from .conftest import in_a_process
+
+SOURCE = """
+    pytestmark = pytest.mark.regional_compile
+
+    def test_one(regional):
+        regional.assert_golden(block, *pair(regional))
+
+    @pytest.mark.parametrize("n", [2, 3])
+    def test_two(regional, n):
+        regional.assert_golden(block, *pair(regional, n), facts="key", name="inputs")
+"""
+ON = ("--regional-backend=aot_eager", "--regional-device=cpu")
+UPDATE = (*ON, "--regional-update")
+
+
+@pytest.fixture
+def goldens(pytester):
+    """The file of the goldens of ``test_it.py``."""
+    return Path(pytester.path, "__goldens__", "test_it.txt")
+
+
+def keys(goldens):
+    return sorted(map(str, GoldenFile.read(goldens).goldens))
+
+
+ALL = ["test_one (aot_eager)", "test_two[2] (aot_eager, inputs)", "test_two[3] (aot_eager, inputs)"]
+
+
+def test_a_run_writes_and_the_next_compares(downstream, goldens):
+    result = downstream(SOURCE, *ON)
+    result.assert_outcomes(failed=3)
+    result.stdout.fnmatch_lines(["*MissingGoldenError: __goldens__/test_it.txt has no golden of test_one (aot_eager)*"])
+    assert not goldens.exists()
+
+    result = downstream(SOURCE, *UPDATE)
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(["regional goldens: 3 goldens written in __goldens__/test_it.txt"])
+    assert keys(goldens) == ALL
+    written = goldens.read_bytes()
+
+    for options in (ON, UPDATE):
+        result = downstream(SOURCE, *options)
+        result.assert_outcomes(passed=3)
+        result.stdout.no_fnmatch_line("*regional goldens*")
+        assert goldens.read_bytes() == written
+    assert [path.name for path in goldens.parent.iterdir()] == ["test_it.txt"]
+
+
+def test_a_change_is_said_in_sentences_and_in_full(downstream, goldens):
+    downstream(SOURCE, *UPDATE)
+    changed = SOURCE.replace("golden(block,", "golden(plain,")
+    result = downstream(changed, *ON, "-v")
+    result.assert_outcomes(failed=1, passed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "E *GoldenError: compiled otherwise than the golden (__goldens__/test_it.txt:4, from torch *, cpu):",
+            "E *inference: aten.mm.default moved out of region mlp",
+            "E *If that is intended: pytest --regional-update",
+            "*regional: golden, line by line*",
+            "-    mlp: aten.mm.default",
+            "+    aten.mm.default",
+        ]
+    )
+    # Only the line of the test is of a frame that people see.
+    shown = re.findall(r"^(\S+\.py):\d+: ", result.stdout.str(), re.MULTILINE)
+    assert set(shown) == {"test_it.py"}
+
+
+def test_workers_lose_nothing(downstream, goldens):
+    downstream(SOURCE, *UPDATE, "-n2", subprocess=True).assert_outcomes(passed=3)
+    assert keys(goldens) == ALL
+    downstream(SOURCE, *ON).assert_outcomes(passed=3)
+
+
+KILLED = """
+    import os
+
+    pytestmark = pytest.mark.regional_compile
+
+    def test_one(regional):
+        regional.assert_golden(block, *pair(regional))
+        if os.path.exists("die"):
+            os._exit(3)
+
+    @pytest.mark.parametrize("n", [2, 3])
+    def test_two(regional, n):
+        regional.assert_golden(block if n == 2 else plain, *pair(regional), facts="ops", name="inputs")
+"""
+
+
+def test_a_worker_that_is_killed_takes_no_golden_along(downstream, goldens, pytester):
+    """Of the test that took it along the old golden stays; what other tests wrote is there."""
+    downstream(SOURCE, *UPDATE)
+    before = GoldenFile.read(goldens)
+    Path(pytester.path, "die").touch()
+    gone = KILLED.replace("test_two", "test_three")
+    result = downstream(gone, *UPDATE, "-n2", subprocess=True)
+    result.assert_outcomes(passed=2, failed=1)
+    after = GoldenFile.read(goldens)
+    assert keys(goldens) == [
+        *ALL[:1],
+        "test_three[2] (aot_eager, inputs)",
+        "test_three[3] (aot_eager, inputs)",
+        *ALL[1:],
+    ]
+    for key, devices in before.goldens.items():
+        assert [entry.text for entry in after.goldens[key]["cpu"].values()] == [
+            entry.text for entry in devices["cpu"].values()
+        ]
+    result.stdout.no_fnmatch_line("*unused in*")
+
+
+def test_a_run_that_ends_in_a_test_writes_nothing(downstream, goldens, pytester):
+    downstream(SOURCE, *UPDATE)
+    before = goldens.read_bytes()
+    Path(pytester.path, "die").touch()
+    downstream(KILLED, *UPDATE, subprocess=True)
+    assert goldens.read_bytes() == before
+
+
+def test_refused_where_ci_is_set(downstream, goldens, monkeypatch):
+    monkeypatch.setenv("CI", "true")
+    for options in (UPDATE, ("--regional-update",)):
+        result = downstream(SOURCE, *options)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines(["*--regional-update: refused where the environment has CI set*"])
+    assert not goldens.exists()
+    downstream(SOURCE, *ON).assert_outcomes(failed=3)
+
+
+def test_refused_where_no_test_would_run(downstream):
+    result = downstream(SOURCE, "--regional-update")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--regional-update: no test runs without a backend under test*"])
+
+
+def test_no_setting_of_the_ini_file(downstream, goldens, pytester):
+    """Who forgets it there would never see a difference."""
+    pytester.makeini("[pytest]\nregional_update = true\n")
+    result = downstream(SOURCE, *ON)
+    result.assert_outcomes(failed=3)
+    result.stdout.fnmatch_lines(["*Unknown config option: regional_update*"])
+    assert not goldens.exists()
+
+
+def test_a_test_that_fails_writes_nothing(downstream, goldens):
+    source = SOURCE + "        assert n == 2\n"
+    result = downstream(source, *UPDATE)
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(
+        ["regional goldens: 1 golden not written: the test did not pass", "regional goldens: 2 goldens written in *"]
+    )
+    assert keys(goldens) == ALL[:2]
+
+
+GONE = SOURCE.partition("    @pytest.mark.parametrize")[0]
+
+
+def test_unused_goldens_are_reported_and_removed(downstream, goldens):
+    downstream(SOURCE, *UPDATE)
+    said = "regional goldens: unused in __goldens__/test_it.txt: test_two?2? (aot_eager, inputs), test_two?3? *; "
+    result = downstream(GONE, *ON)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines([f"{said}--regional-update removes what no test uses"])
+    assert keys(goldens) == ALL
+    downstream(GONE, *UPDATE).stdout.fnmatch_lines([f"{said}removed"])
+    assert keys(goldens) == ALL[:1]
+
+
+def test_a_name_that_a_test_uses_no_more(downstream, goldens):
+    downstream(SOURCE, *UPDATE)
+    renamed = SOURCE.replace('name="inputs"', 'name="other"')
+    result = downstream(renamed, *UPDATE)
+    result.stdout.fnmatch_lines(["*unused in *: test_two?2? (aot_eager, inputs) on cpu, test_two?3? *; removed"])
+    assert keys(goldens) == [one.replace("inputs", "other") for one in ALL]
+
+
+def test_the_last_golden_takes_its_file_along(downstream, goldens):
+    downstream(SOURCE, *UPDATE)
+    downstream("def test_nothing(): pass", *UPDATE)
+    assert not goldens.exists()
+
+
+CONFTEST = """
+    def pytest_collection_modifyitems(items):
+        items[:] = items[:1]  # as plugins do that give each machine a part
+"""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("-k", "one"), ("test_it.py::test_one",), ("-m", "not slow"), ("--deselect", "test_it.py::test_slow"), ()],
+)
+def test_where_tests_are_left_out_nothing_is_unused(downstream, goldens, pytester, options):
+    more = "\n    @pytest.mark.slow\n    def test_slow(regional):\n        regional.assert_golden(block, *pair(regional))\n"
+    pytester.makeini("[pytest]\nmarkers = slow\n")
+    downstream(SOURCE + more, *UPDATE)
+    before = goldens.read_bytes()
+    if not options:
+        pytester.makeconftest(CONFTEST)
+    result = downstream(GONE + more, *UPDATE, *options)
+    result.stdout.no_fnmatch_line("*unused in*")
+    assert goldens.read_bytes() == before
+
+
+@pytest.mark.parametrize("options", [("--lf",), ("-x",)])
+def test_where_not_all_tests_ran_nothing_is_unused(downstream, repository, goldens, pytester, options):
+    downstream(SOURCE, *UPDATE)
+    repository("@pytest.mark.regional_compile\ndef test_fails(regional): assert False\n" + textwrap.dedent(GONE))
+    plain = (*UPDATE, "-p", "no:randomly")
+    in_a_process(pytester, *plain, "--deselect=test_it.py::test_one")
+    result = in_a_process(pytester, *plain, *options)
+    result.assert_outcomes(failed=1)
+    result.stdout.no_fnmatch_line("*unused in*")
+    assert keys(goldens) == ALL
+
+
+def test_a_test_that_fails_uses_what_it_would_have_used(downstream, goldens):
+    downstream(SOURCE, *UPDATE)
+    failing = SOURCE.replace(
+        "regional.assert_golden(block, *pair(regional, n)", "assert n == 4; (block, *pair(regional)"
+    )
+    result = downstream(failing.replace(', facts="key", name="inputs"', ""), *UPDATE)
+    result.assert_outcomes(passed=1, failed=2)
+    assert keys(goldens) == ALL
+
+
+def test_goldens_of_other_backends_stay(downstream, goldens):
+    both = "--regional-backend=aot_eager,inductor"
+    downstream(SOURCE, both, *UPDATE[1:]).assert_outcomes(passed=6)
+    assert len(keys(goldens)) == 6
+    downstream(GONE, *UPDATE)
+    assert sorted(keys(goldens)) == [
+        ALL[0],
+        "test_one (inductor)",
+        *(f"test_two[{n}] (inductor, inputs)" for n in (2, 3)),
+    ]
+    downstream(SOURCE.replace("golden(block,", "golden(plain,"), both, *ON[1:]).assert_outcomes(failed=4, passed=2)
+
+
+def test_a_file_whose_test_file_is_gone(downstream, goldens):
+    downstream(SOURCE, *UPDATE)
+    old = goldens.with_name("test_old.txt")
+    old.write_bytes(goldens.read_bytes())
+    said = "regional goldens: __goldens__/test_old.txt is of a test file that is gone; "
+    downstream(SOURCE, *ON).stdout.fnmatch_lines([f"{said}--regional-update removes it"])
+    assert old.exists()
+    downstream(SOURCE, *UPDATE).stdout.fnmatch_lines([f"{said}removed"])
+    assert not old.exists()
+    assert keys(goldens) == ALL
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [("<<<<<<< HEAD\n", "a merge conflict: keep one side"), ("speed\n", "expected the name of a fact")],
+)
+def test_a_damaged_file_fails_the_tests_and_stays_as_it_is(downstream, goldens, damage, said):
+    downstream(SOURCE, *UPDATE)
+    text = goldens.read_text() + damage
+    goldens.write_text(text)
+    line = text.count("\n")
+    for options in (ON, UPDATE):
+        result = downstream(SOURCE, *options)
+        result.assert_outcomes(failed=3)
+        result.stdout.fnmatch_lines([f"E *GoldenFileError: *__goldens__/test_it.txt:{line}: *{said}*"])
+        result.stdout.fnmatch_lines([f"regional goldens: no golden was written or counted: *:{line}: *{said}*"])
+        assert goldens.read_text() == text
+
+
+def test_a_directory_that_cannot_be_written_fails_the_run(downstream, goldens):
+    goldens.parent.write_text("a file")
+    result = downstream(SOURCE, *UPDATE)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["regional goldens: *test_it.txt could not be written: *"])
+
+
+CLASSES = """
+    import unittest
+    from pytest_regional import testing
+
+    @pytest.mark.regional_compile
+    class TestPlain:
+        def test_one(self, regional):
+            regional.assert_golden(block, *pair(regional))
+
+    @pytest.mark.regional_compile
+    class TestUnit(unittest.TestCase):
+        def test_one(self):
+            testing.assert_golden(block, *pair(testing.current()))
+
+    @pytest.mark.xdist_group("a")
+    @pytest.mark.regional_compile
+    def test_in_a_group(regional):
+        regional.assert_golden(block, *pair(regional))
+"""
+
+
+def test_names_hold_neither_backend_nor_group(downstream, goldens):
+    both = "--regional-backend=aot_eager,inductor"
+    downstream(CLASSES, both, *UPDATE[1:], "-n1", "--dist=loadgroup", subprocess=True).assert_outcomes(passed=6)
+    names = {key.test for key in GoldenFile.read(goldens).goldens}
+    assert names == {"TestPlain::test_one", "TestUnit::test_one", "test_in_a_group"}
+    result = downstream(CLASSES, *UPDATE)
+    result.assert_outcomes(passed=3)
+    result.stdout.no_fnmatch_line("*regional goldens*")
+    fewer = CLASSES.replace("class TestUnit", "class TestOther")
+    result = downstream(fewer, *ON, "-n1", "--dist=loadgroup", subprocess=True)
+    result.stdout.fnmatch_lines(["regional goldens: unused in *: TestUnit::test_one (aot_eager); *"])
+
+
+RERUN = """
+    seen = []
+
+    @pytest.mark.regional_compile
+    def test_one(regional):
+        regional.assert_golden(block, *pair(regional))
+        seen.append(1)
+        assert len(seen) == 2
+"""
+
+
+def test_a_test_that_runs_again_writes_once_it_passes(downstream, goldens, pytester):
+    pytester.makepyfile(runs_again=RUNS_AGAIN)
+    downstream(RERUN, *UPDATE, "-p", "runs_again").assert_outcomes(passed=1)
+    assert keys(goldens) == ALL[:1]
