@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional.report.this_run import write_report
+from pytest_regional.report.outputs import write_report
 from tests.report.test_boxes import layers
 from tests.report.test_document import fact, report
 from tests.report.test_page import DETAILS, sample
