@@ -55,7 +55,9 @@ class RunOutputs:
     def add_rerun(self, report: pytest.TestReport) -> None:
         """Add the command that runs a failed test again to its report."""
         fact = self._collected.of(report.nodeid) if report.failed else None
-        if fact is not None:
+        if fact is None:
+            return
+        with self._session.errors.kept(f"adding how to run {report.nodeid} again"):
             add_rerun(report, self._rerun.of(fact))
 
     def _facts(self) -> list[Facts]:

@@ -76,7 +76,7 @@ def _hooks_of_a_run(session: RegionalSession) -> Iterator[tuple[str, object]]:
     # Ends of the run before its time: signals, os._exit, forks.
     yield "regional-endings", endings
     # The choice of tests that failed last.
-    yield "regional-last-failed", LastFailedHooks()
+    yield "regional-last-failed", LastFailedHooks(session)
     # Directories that a test removes are made again.
     yield "regional-folders", FolderHooks(session)
     # Texts that no file or process takes.
