@@ -53,7 +53,7 @@ def structured_trace_to(folder: Path) -> Iterator[None]:
     """Write PyTorch's structured trace into a file in ``folder``, as ``TORCH_TRACE`` would, and into no log.
 
     PyTorch reads that variable once, when it is imported. The trace is written where its logger has a handler; a filter
-    takes the records before they reach one, or pytest's capture, and refuses them. The folder is made with the first
+    takes the records before they reach one, or pytest's capture, and refuses them. The directory is made with the first
     record. With ``TORCH_TRACE`` set PyTorch's own file gets the records as well. Read in torch 2.11 to 2.15.
     """
     handler = symbol("torch._logging._internal", "LazyTraceHandler")(str(folder))

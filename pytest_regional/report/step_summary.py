@@ -6,7 +6,7 @@ GitHub shows the summary of a step on the page of the run, up to 1 MiB of it; on
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pytest_regional._text import encodable, plural, printable
@@ -54,7 +54,8 @@ def summary_of(report: RunReport, room: int = LIMIT, note: str = "") -> str:
     first, then findings. Empty where there is no room for a heading.
     """
     shown: list[str] = []
-    left = room - _RESERVE
+    tail = "\n".join(_slowest(report.tests))
+    left = room - _RESERVE - len(tail.encode())
     cut: dict[str, int] = {}
     for what, block in _blocks(report, note):
         size = len(block.encode()) + 1
@@ -66,19 +67,18 @@ def summary_of(report: RunReport, room: int = LIMIT, note: str = "") -> str:
     if not shown:
         return ""
     if cut:
-        missing = ", ".join(plural(count, what) for what, count in cut.items())
+        missing = ", ".join(plural(count, what) for what, count in cut.items() if what)
         shown.append(f"\nNot shown here, because there is no more room: {missing}. The JSON report has all of it.\n")
-    return "\n".join(shown) + "\n"
+    return "\n".join([*shown, tail]) + "\n"
 
 
 def _blocks(report: RunReport, note: str) -> Iterator[tuple[str, str]]:
-    """Yield what each block is, in case that it is cut, and the block; the most important first."""
+    """Yield what each block is called if it is cut, and the block; the most important first. Headings have no name."""
     bad = bad_tests(report.tests)
-    yield "heading", _heading(report, bad)
+    yield "", _heading(report, bad)
     if report.tests:
         yield "table", "\n".join(_table(report.tests))
         yield "line of totals", f"\n{_text(totals_of(report.tests))}\n"
-    slowest = slowest_of(report.tests, _SLOWEST)
     if note:
         yield "note", f"{_text(note)}\n"
     lines = [f"- {_text(line)}" for line in advice(report.tests)]
@@ -86,13 +86,11 @@ def _blocks(report: RunReport, note: str) -> Iterator[tuple[str, str]]:
         yield "list", "\n".join([*lines, ""])
     findings = findings_of(report.tests)
     if findings:
-        yield "heading", f"### {plural(len(findings), 'finding')}\n"
+        yield "", f"### {plural(len(findings), 'finding')}\n"
     for defect in findings:
         yield "finding", _finding(defect)
-    if slowest:
-        yield "table", "\n".join(_slowest(slowest))
     if bad:
-        yield "heading", f"\n### {plural(len(bad), 'failure')}\n"
+        yield "", f"\n### {plural(len(bad), 'failure')}\n"
     for fact in bad:
         yield "failure", "\n".join(_failure(fact))
 
@@ -110,8 +108,8 @@ def _heading(report: RunReport, bad: list[Facts]) -> str:
     return "\n".join([*lines, _text(", ".join(about)), ""])
 
 
-def _table(facts: Iterable[Facts]) -> Iterator[str]:
-    columns, rows = rows_of(list(facts))
+def _table(facts: Sequence[Facts]) -> Iterator[str]:
+    columns, rows = rows_of(facts)
     yield f"| suite | {' | '.join(map(_text, columns))} |"
     yield f"|---|{'---|' * len(columns)}"
     for name, cells in rows:
@@ -119,11 +117,10 @@ def _table(facts: Iterable[Facts]) -> Iterator[str]:
         yield f"| {_text(name) if name == 'all' else _code(name)} | {' | '.join(shown)} |"
 
 
-def _slowest(slowest: Iterable[tuple[float, str, str]]) -> Iterator[str]:
-    yield "\n### Slowest compiles\n"
-    yield "| seconds | what | test |"
-    yield "|---:|---|---|"
-    for seconds, what, test in slowest:
+def _slowest(facts: Sequence[Facts]) -> Iterator[str]:
+    for number, (seconds, what, test) in enumerate(slowest_of(facts, _SLOWEST)):
+        if not number:
+            yield "\n### Slowest compiles\n\n| seconds | what | test |\n|---:|---|---|"
         yield f"| {seconds:.2f} | {_text(what)} | {_code(test)} |"
 
 

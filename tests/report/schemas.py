@@ -11,6 +11,7 @@ import pytest
 
 SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 GITHUB_WORKFLOW = "https://json.schemastore.org/github-workflow.json"
+GITLAB_CI = "https://gitlab.com/gitlab-org/gitlab/-/raw/master/app/assets/javascripts/editor/schema/ci.json"
 
 
 @cache

@@ -49,7 +49,7 @@ def page(*tests, **about):
 def test_the_summary_says_what_a_reviewer_needs():
     found = Page(rendered(summary_of(sample())))
     assert found.texts["h2"] == ["Regional conformance: 5 of 7 tests failed"]
-    assert found.texts["h3"] == ["2 findings", "Slowest compiles", "5 failures"]
+    assert found.texts["h3"] == ["2 findings", "5 failures", "Slowest compiles"]
     assert found.texts["th"][:2] == ["suite", "reference (cpu)"]
     assert "1 passed, 4 failed, 1 crashed, 1 known failure" in found.texts["td"]
     assert found.texts["summary"][0] == "tests/test_block.py::test_dies on reference (cpu): crashed"
@@ -78,7 +78,7 @@ def test_texts_stay_texts():
     tests[0]["slowest_compiles"] = [{"seconds": 1.0, "what": NASTY}]
     found = page(*tests, unfinished=NASTY)
     assert {"b", "em", "i", "a"}.isdisjoint(found.texts)
-    assert found.texts["h3"] == ["1 finding", "Slowest compiles", "2 failures"]
+    assert found.texts["h3"] == ["1 finding", "2 failures", "Slowest compiles"]
     assert sum("<b>bold</b>" in text for text in found.texts["pre"]) == 2  # what went wrong, and the command
     assert sum("100%: <b>bold</b> | `a` *b* _c_ [d](e) @all #1 $x$" in text for text in found.texts["code"]) >= 4
     assert len(found.texts["tr"]) == 4 + 2
