@@ -18,6 +18,7 @@ from _pytest._code.code import ExceptionRepr
 from _pytest.pathlib import bestrelpath
 
 from pytest_regional import _config
+from pytest_regional._secrets import masked_urls
 from pytest_regional._text import encodable
 from pytest_regional.report.facts import Facts
 
@@ -56,7 +57,9 @@ class RerunCommands:
     def __init__(self, session: RegionalSession) -> None:
         self._session = session
         self._config = session.config
-        self._given = list(_repeated([*_from_environment(), *map(str, session.config.invocation_params.args)]))
+        arguments = [*_from_environment(), *map(str, session.config.invocation_params.args)]
+        # It is printed on pages that many people read.
+        self._given = [masked_urls(one) for one in _repeated(arguments)]
 
     def of(self, fact: Facts) -> str:
         """Return the command for a test: of a fuzz test the one that checks its findings again."""

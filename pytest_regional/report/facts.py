@@ -173,9 +173,10 @@ def _message(report: pytest.TestReport) -> str:
 
 def failed_at(item: pytest.Item, error: pytest.ExceptionInfo[BaseException]) -> dict[str, str | int]:
     """Return where ``item`` failed with ``error``, and in a sentence what is to blame, as far as it is known."""
-    blame = getattr(error.value, "blame", None)
-    ours = type(error.value).__module__.startswith("pytest_regional.")
-    return {**place_of(item, error), **({"blame": blame} if ours and isinstance(blame, str) else {})}
+    # An exception of the test's may run code for any attribute.
+    ours = str(type(error.value).__module__).startswith("pytest_regional.")
+    blame = getattr(error.value, "blame", None) if ours else None
+    return {**place_of(item, error), **({"blame": blame} if isinstance(blame, str) else {})}
 
 
 def _outcome(report: pytest.TestReport) -> str:
