@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from pytest_regional.fuzz.budget import Budget
     from pytest_regional.harness.blame.culprit import BlameDepth
+    from pytest_regional.report.outputs import Outputs
 
 DEFAULT_BACKEND = "reference"
 DEFAULT_FINDINGS = "regional-findings"
@@ -52,7 +53,7 @@ class Settings:
         seed: of the run.
         fuzz_seed: of fuzz tests; ``None`` where each run draws a new one.
         known_failures: the adopter's file, or ``None``.
-        reports: the files that results are written to.
+        reports: what results are written to.
         audit: also run tests for unsupported capabilities.
         update: whether goldens are written.
         blame: how far a failure is followed up: ``"off"``, ``"region"`` or ``"deep"``; where it is ``None``, a failed
@@ -73,7 +74,7 @@ class Settings:
     seed: int
     fuzz_seed: int | None
     known_failures: Path | None
-    reports: tuple[Path, ...]
+    reports: Outputs
     audit: bool
     update: bool
     blame: BlameDepth | None
@@ -241,18 +242,18 @@ def _known_failures(value: str | None, config: pytest.Config) -> Path | None:
     return config.rootpath / value if value else None
 
 
-def _reports(value: str | None, config: pytest.Config) -> tuple[Path, ...]:
+def _reports(value: str | None, config: pytest.Config) -> Outputs:
     """Check that the reports can be written, before hours are spent on them."""
-    from pytest_regional.report.this_run import wrong_name
+    from pytest_regional.report.outputs import outputs_of
 
-    paths = tuple(config.rootpath / name.strip() for name in (value or "").split(",") if name.strip())
-    for path in paths:
-        if wrong := wrong_name(path):
-            raise OptionError(wrong)
+    outputs = outputs_of(value or "", config.rootpath, os.environ)
+    for path in outputs.files:
         if path.is_dir():
-            raise OptionError(f"{path} is a directory")
+            raise OptionError(f"{path} is a directory: with a slash at its end, it gets what failed tests leave")
         _require_writable(path, path.parent)
-    return paths
+    for path in outputs.directories:
+        _require_writable(path, path)
+    return outputs
 
 
 def _blame(value: str | None, config: pytest.Config) -> str | None:
@@ -350,8 +351,11 @@ OPTIONS = (
     Option(
         "reports",
         "regional_report",
-        "Files to write the results to, comma-separated: FILE.html to look at, FILE.json for 'pytest-regional compare' "
-        "and 'pytest-regional merge'.",
+        "What to write the results to, comma-separated: FILE.html to look at, FILE.json for 'pytest-regional compare' "
+        "and 'pytest-regional merge', FILE.md, FILE.sarif (findings), FILE.codequality.json (GitLab's form), "
+        "DIR/ (of each failed test its traces and generated code), github (annotations and the summary of a job), "
+        "gitlab (gl-code-quality-report.json). GitHub and GitLab jobs get the last two by themselves; 'none' is "
+        "neither.",
         _reports,
         metavar="FILES",
     ),

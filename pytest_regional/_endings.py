@@ -124,7 +124,7 @@ class EndingHooks:
         self._errors = session.errors
         self._is_worker = hasattr(session.config, "workerinput")
         self._process = os.getpid()
-        self._files = UnfinishedReports(() if self._is_worker else session.settings.reports)
+        self._files = UnfinishedReports(() if self._is_worker else session.settings.reports.files)
         self._guard = ExitGuard(self._process_ends)
         self._signals = EndingSignals(self._signal_came)
 

@@ -19,22 +19,23 @@ from pytest_regional import _environment, _hypothesis
 from pytest_regional._blame import SECTION, blamed, section_of
 from pytest_regional._collection import apply_unsupported
 from pytest_regional._errors import RegionalLeakWarning
+from pytest_regional._evidence import Evidence
 from pytest_regional._goldens import goldens_of
 from pytest_regional._phases import limits_of, stderr_of
 from pytest_regional._reporting import ATTRIBUTE
 from pytest_regional._retirement import Retirement, UnrestorableStateError
 from pytest_regional._stash import DRAWER, FUZZ, HARNESS, TARGET
 from pytest_regional._text import plural
+from pytest_regional._written import RunOutputs
 from pytest_regional.harness.kernel_store.files import KernelFiles
 from pytest_regional.report import details, facts, progress, terminal
-from pytest_regional.report.this_run import CollectedFacts, report_of, write_report
+from pytest_regional.report.this_run import CollectedFacts
 
 if TYPE_CHECKING:
     from pytest_regional._endings import EndingHooks
     from pytest_regional._session import RegionalSession
     from pytest_regional._xdist import WorkerHooks
     from pytest_regional.harness.regional import Regional
-    from pytest_regional.report.document import RunReport
 
 
 class RunHooks:
@@ -44,10 +45,11 @@ class RunHooks:
         self._session = session
         self._endings = endings
         self._workers = workers
-        endings.write_reports = self._leave_reports
         self._errors = session.errors
         self._collected = CollectedFacts()
-        self._unwritten: list[str] = []
+        self._evidence = Evidence(session)
+        self._outputs = RunOutputs(session, self._collected, endings, workers, self._evidence)
+        endings.write_reports = self._leave_reports
         self._began = time.time()
         self._retirement = Retirement(session.config, session.scratch_dir)
         #: How often each test was set up: more than once where a plugin runs tests again.
@@ -95,7 +97,7 @@ class RunHooks:
             # An audit checks the backward that is disclaimed, and the results that do not last.
             regional.forward_only &= "backward" not in mark.requires
             regional.looks_again |= "results_kept" in mark.requires
-            if settings.reports:
+            if settings.reports.holds_details:
                 item.stash[DRAWER] = details.new_drawer()
                 regional._observer.listeners.append(item.stash[DRAWER])
             yield regional
@@ -121,16 +123,14 @@ class RunHooks:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        """Keep PyTorch's structured trace out of pytest's log capture while a marked test runs.
+        """Keep PyTorch's structured trace, or keep it out of pytest's log capture, while a marked test runs.
 
         A process that is retired exits before its next test.
         """
         self._retirement.exit_before(item)
         if TARGET not in item.stash:
             return (yield)
-        from pytest_regional._torch.process_state import structured_trace_off
-
-        with self._errors.around("keeping PyTorch's structured trace out of the log", structured_trace_off):
+        with self._errors.around("keeping PyTorch's structured trace", lambda: self._evidence.traced(item.nodeid)):
             result = yield
         # No limit is on between tests, and one that a test left would end the process in another.
         faulthandler.cancel_dump_traceback_later()
@@ -217,21 +217,24 @@ class RunHooks:
         return result
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, Any, Any]:
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, Any, Any]:
         """Put the facts of a marked test on its report; on an xdist worker also what went wrong with reporting."""
         report = yield
         with self._errors.kept(f"collecting the facts of {item.nodeid} ({report.when})"):
             if TARGET in item.stash:
-                self._attach_facts(item, report)
+                self._attach_facts(item, report, call)
+                self._evidence.keep(report, item.stash.get(HARNESS, None))
         if self._errors and hasattr(self._session.config, "workerinput"):
             setattr(report, ATTRIBUTE, self._errors.taken())
         return report
 
-    def _attach_facts(self, item: pytest.Item, report: Any) -> None:
+    def _attach_facts(self, item: pytest.Item, report: Any, call: pytest.CallInfo[Any]) -> None:
         target = item.stash[TARGET]
         regional = item.stash.get(HARNESS, None)
         known = facts.of(item, target, regional)
         known["runs"] = self._setups[item.nodeid]
+        if report.failed and call.excinfo is not None:
+            known |= facts.failed_at(item, call.excinfo)
         if DRAWER in item.stash and regional is not None and (report.when == "call" or report.failed):
             known["details"] = details.details_of(regional, item.stash[DRAWER])
         setattr(report, facts.ATTRIBUTE, facts.plain(known))
@@ -245,11 +248,17 @@ class RunHooks:
             plan = facts.plan_of(regional.graphs)
             report.sections.append(("regional: what was compiled", plan or "no graph was compiled"))
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Collect facts, and errors of workers, on the process that writes the summary."""
+        """Collect facts, and errors of workers, on the process that writes the summary; say how to run a test again.
+
+        First, so that whatever shows the report shows that as well.
+        """
         with self._errors.kept(f"reading the facts of {report.nodeid} ({report.when})"):
             self._errors.add(getattr(report, ATTRIBUTE, ()), _process_of(report))
             self._collected.note(report)
+            if not hasattr(self._session.config, "workerinput"):
+                self._outputs.add_rerun(report)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -268,31 +277,14 @@ class RunHooks:
         with self._errors.kept("bringing the store of compiled kernels back to its size"):
             if self._session.settings.kernel_store:
                 KernelFiles(self._session.settings.kernel_store).prune()
-        self._write_reports()
-        if self._unwritten:
+        self._outputs.write()
+        if self._outputs:
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
     def _leave_reports(self) -> None:
         """Write the reports in a process that ends in a test."""
         self._collected.process_ends()
-        self._write_reports()
-
-    def _write_reports(self) -> None:
-        paths = self._session.settings.reports
-        if not paths:
-            return
-        with self._errors.kept("writing the report"):
-            found, reason = self._collected.facts, self._endings.reason
-            report = report_of(self._session.settings, found, self._workers.lost, reason)
-            for path in paths:
-                with self._errors.kept(f"writing {path}"):
-                    self._write_report(report, path)
-
-    def _write_report(self, report: RunReport, path: Path) -> None:
-        try:
-            write_report(report, path)
-        except OSError as error:
-            self._unwritten.append(f"--regional-report: {path} could not be written: {error.strerror or error}")
+        self._outputs.write()
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Write the conformance table, and what went wrong with reporting, for which the run fails."""
@@ -301,8 +293,8 @@ class RunHooks:
             terminal.write(terminalreporter, found, self._workers.lost)
         with self._errors.kept("writing the table of fuzzing"):
             terminal.write_fuzzing(terminalreporter, found, self._session.settings.findings, self._began)
-        for line in self._unwritten:
-            terminalreporter.write_line(line, red=True)
+        with self._errors.kept("writing annotations"):
+            self._outputs.print(terminalreporter)
         if self._errors:
             self._errors.write(terminalreporter)
             session = self._pytest_session

@@ -62,6 +62,7 @@ def _hooks_of_a_run(session: RegionalSession) -> Iterator[tuple[str, object]]:
     from pytest_regional._goldens import GoldenHooks
     from pytest_regional._hooks import RunHooks
     from pytest_regional._kept_folders import FolderHooks
+    from pytest_regional._last_failed import LastFailedHooks
     from pytest_regional._phases import PhaseHooks
     from pytest_regional._reporting import PlainReportHooks
     from pytest_regional._xdist import WorkerHooks
@@ -77,6 +78,8 @@ def _hooks_of_a_run(session: RegionalSession) -> Iterator[tuple[str, object]]:
     yield "regional-phases", PhaseHooks(session)
     # Ends of the run before its time: signals, os._exit, forks.
     yield "regional-endings", endings
+    # The choice of tests that failed last.
+    yield "regional-last-failed", LastFailedHooks(session)
     # Directories that a test removes are made again.
     yield "regional-folders", FolderHooks(session)
     # Texts that no file or process takes.

@@ -33,8 +33,8 @@ def pytest_configure():
     """
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # Where one of these is set, nested runs print their summaries in another way too.
-    for name in ("CI", "BUILD_NUMBER"):
+    # Where one of these is set, nested runs print their summaries in another way too, or take them for those of a job.
+    for name in ("CI", "BUILD_NUMBER", "GITHUB_ACTIONS", "GITHUB_WORKSPACE", "GITHUB_STEP_SUMMARY", "GITLAB_CI"):
         os.environ.pop(name, None)
     # Nested runs have homes of their own (pytester's), and would compile each kernel anew.
     store = chosen_folder()

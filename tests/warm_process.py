@@ -30,6 +30,7 @@ ENVIRONMENT = dict(os.environ)
 #: use. Everything else may be read by the interpreter or by torch's modules when they are imported.
 READ_LATER = ("PYTEST_", "PYTHONPATH", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "HOME", "USERPROFILE", "TMPDIR")
 READ_LATER += ("COLUMNS", "LINES", "PY_COLORS", "NO_COLOR")
+READ_LATER += ("GITHUB_", "GITLAB_CI", "CI_PROJECT_DIR")
 READ_LATER += ("TORCHINDUCTOR_REDIS_", "GLOO_SOCKET_IFNAME", "CUDA_VISIBLE_DEVICES", "TRITON_CACHE_MANAGER")
 #: PyTorch's notes to code that it generated in this very process.
 READ_LATER += ("_TORCH",)

@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from pytest_regional._torch import symbol
@@ -23,12 +24,13 @@ def structured_trace_off() -> Iterator[None]:
 
     The logger ``torch.__trace`` (2.11 to 2.15) does not propagate and is on whenever it has a handler. pytest 9.2 adds
     its capture handler to every logger that does not propagate, so reports contained every graph of every compile.
-    Meanwhile it has no handler, unless ``TORCH_TRACE`` is set. Remove this when PyTorch distinguishes handlers.
+    Meanwhile it has no handler, unless ``TORCH_TRACE`` is set or :func:`structured_trace_to` keeps the trace. Remove
+    this when PyTorch distinguishes handlers.
     """
     import torch  # noqa: F401 - its import sets the logger up
 
     logger = logging.getLogger("torch.__trace")
-    if os.environ.get("TORCH_TRACE"):
+    if os.environ.get("TORCH_TRACE") or any(isinstance(handler, _Tracing) for handler in logger.handlers):
         yield
         return
     propagate, handlers = logger.propagate, list(logger.handlers)
@@ -40,6 +42,39 @@ def structured_trace_off() -> Iterator[None]:
         # pytest's handlers stay off: the phase they were made for may be over.
         logger.propagate = propagate
         logger.handlers = [handler for handler in handlers if not type(handler).__module__.startswith("_pytest")]
+
+
+class _Tracing(logging.NullHandler):
+    """Stands on the trace's logger while the trace goes to a file: PyTorch asks whether there is a handler."""
+
+
+@contextlib.contextmanager
+def structured_trace_to(folder: Path) -> Iterator[None]:
+    """Write PyTorch's structured trace into a file in ``folder``, as ``TORCH_TRACE`` would, and into no log.
+
+    PyTorch reads that variable once, when it is imported. The trace is written where its logger has a handler; a filter
+    takes the records before they reach one, or pytest's capture, and refuses them. The directory is made with the first
+    record. With ``TORCH_TRACE`` set PyTorch's own file gets the records as well. Read in torch 2.11 to 2.15.
+    """
+    handler = symbol("torch._logging._internal", "LazyTraceHandler")(str(folder))
+    handler.setFormatter(symbol("torch._logging._internal", "TorchLogsFormatter")(trace=True))
+    logger = logging.getLogger("torch.__trace")
+    whole = bool(os.environ.get("TORCH_TRACE"))
+
+    def taken(record: logging.LogRecord) -> bool:
+        handler.handle(record)
+        return whole
+
+    with structured_trace_off():
+        tracing = _Tracing()
+        logger.addFilter(taken)
+        logger.addHandler(tracing)
+        try:
+            yield
+        finally:
+            logger.removeHandler(tracing)
+            logger.removeFilter(taken)
+            handler.close()
 
 
 #: Flags of backends: the functions of ``torch._C`` that read and write each.

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pytest_regional._text import plural
 from pytest_regional.command_line.targets import UsageError
+from pytest_regional.report import github
 from pytest_regional.report.comparison import compared
 from pytest_regional.report.document import RunReport, merged
+from pytest_regional.report.outputs import ENDINGS, OutputError, Outputs, outputs_of, write_report
 from pytest_regional.report.reading import ReportError
-from pytest_regional.report.this_run import write_report, wrong_name
 
 _COMPARE = "show what changed from one run to the next: new failures, counters, slower compiles"
 _MERGE = "make one report of those of several machines or shards"
@@ -46,9 +48,9 @@ def add_merge(commands: Any) -> None:
         "-o",
         "--output",
         metavar="FILE",
-        type=Path,
         required=True,
-        help="where to write the result: FILE.json or FILE.html",
+        help=f"what to write the result to, as --regional-report takes it: FILES whose names end in "
+        f"{', '.join(ENDINGS)}, github, gitlab",
     )
     parser.set_defaults(run=_merge)
 
@@ -66,18 +68,32 @@ def _compare(asked: argparse.Namespace) -> int:
 
 
 def _merge(asked: argparse.Namespace) -> int:
-    if wrong := wrong_name(asked.output):
-        raise UsageError(f"--output={asked.output}: {wrong}.")
+    outputs = _outputs(asked.output)
     reports = _read(asked.reports)
     whole = merged(reports)
     try:
-        write_report(whole, asked.output)
+        for path in outputs.files:
+            write_report(whole, path)
+        if outputs.github:
+            github.append_summary(whole, os.environ)
     except OSError as error:
-        raise UsageError(f"{asked.output} cannot be written: {error.strerror}.") from error
+        raise UsageError(f"{error.filename} cannot be written: {error.strerror}.") from error
     doubled = sum(len(report.tests) for report in reports) - len(whole.tests)
     note = f"; {plural(doubled, 'test')} is in several, and the worst ending was kept" if doubled else ""
     print(f"{asked.output}: {plural(len(whole.tests), 'test')} of {plural(len(reports), 'report')}{note}")
+    for line in github.annotations_of(whole.tests) if outputs.github else ():
+        print(line)
     return 0
+
+
+def _outputs(value: str) -> Outputs:
+    try:
+        outputs = outputs_of(value, Path(), {})
+    except OutputError as error:
+        raise UsageError(f"--output={value}: {error}.") from error
+    if not outputs or outputs.directories:
+        raise UsageError(f"--output={value}: expected a file: reports do not hold what failed tests leave.")
+    return outputs
 
 
 def _read(paths: Sequence[Path]) -> list[RunReport]:

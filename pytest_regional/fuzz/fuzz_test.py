@@ -304,6 +304,8 @@ class FuzzTest:
             "findings": [
                 {
                     "name": finding.name,
+                    "oracle": finding.signature.oracle,
+                    "rule": _summary_of(finding.signature.oracle),
                     "title": finding.title,
                     "size": finding.size,
                     "discovered_at": result.discovered_at[finding.name],
@@ -312,6 +314,13 @@ class FuzzTest:
                 for finding in result.findings
             ],
         }
+
+
+def _summary_of(oracle: str) -> str:
+    """Return what an oracle says; sequences of cache operations have some that programs have not."""
+    from pytest_regional.fuzz.oracles import ORACLES
+
+    return ORACLES[oracle].summary if oracle in ORACLES else ""
 
 
 def _warn(error: FindingError | ProgramFileError) -> None:
@@ -332,6 +341,12 @@ def _quiet_logs() -> Iterator[None]:
 def is_fuzz_test(item: pytest.Item) -> bool:
     """Tell whether ``item`` spends a budget of its own, program by program."""
     return SHARD_ARGUMENT in getattr(item, "fixturenames", ())
+
+
+def shard_of(item: pytest.Item) -> int:
+    """Return which part of a fuzz test ``item`` is."""
+    params: dict[str, int] = item.callspec.params if hasattr(item, "callspec") else {}
+    return params.get(SHARD_ARGUMENT, 0)
 
 
 def fuzz_test(item: pytest.Item, session: RegionalSession, regional: Regional, shard: int) -> FuzzTest:

@@ -9,7 +9,11 @@ over allowed error, at most 1e300, or ``None``),
 :mod:`pytest_regional.report.details` collects. What went wrong is ``failure``, the end of pytest's own text; ``phase``
 is what the test was in when it ended so: ``setup``, ``call`` or ``teardown``. ``runs`` says how often the test was run:
 more than once where a plugin runs tests again. The facts are those of the last time. ``culprits``, only under
-``--regional-blame=deep``, is what was found to be to blame (:meth:`Culprit.as_data`), one for each failure.
+``--regional-blame=deep``, is what was found to be to blame (:meth:`Culprit.as_data`), one for each failure. ``blame``
+is a sentence about the same, where a failed comparison with eager was followed up. ``file`` (relative to the
+repository; empty for a test that is not in it) and ``line`` say where the test stands, and once it failed, at which of
+its lines. ``message`` is the beginning of the error itself. ``rerun`` is a command that runs the test again, alone; it
+is added where the report is written. ``shard`` is which part of a fuzz test it is, from 0.
 """
 
 from __future__ import annotations
@@ -24,6 +28,8 @@ from pytest_regional import _plain_data
 from pytest_regional._files import LARGEST, dumps
 from pytest_regional._stash import FUZZ, Target
 from pytest_regional._text import encodable, plural
+from pytest_regional.fuzz.fuzz_test import is_fuzz_test, shard_of
+from pytest_regional.report.places import place_of
 
 if TYPE_CHECKING:
     import pytest
@@ -44,6 +50,9 @@ _KEPT = 5
 #: Of what pytest says of a failure; what went wrong stands at its end.
 _FAILURE_CHARACTERS = 8_000
 
+#: Of the error, whose first lines say most.
+_MESSAGE_CHARACTERS = 4_000
+
 
 class _LaterFacts(TypedDict, total=False):
     """Keys that reports of earlier versions lack."""
@@ -51,6 +60,12 @@ class _LaterFacts(TypedDict, total=False):
     phase: str
     runs: int
     culprits: list[dict[str, Any]]
+    blame: str
+    file: str
+    line: int
+    message: str
+    rerun: str
+    shard: int
 
 
 class Facts(_LaterFacts):
@@ -92,6 +107,8 @@ def of(item: pytest.Item, target: Target, regional: Regional | None) -> dict[str
         "causes": _causes(regional._observer.log.since()) if regional else {},
         "fuzz": item.stash[FUZZ].facts if FUZZ in item.stash else None,
         "details": None,
+        **place_of(item),
+        **({"shard": shard_of(item)} if is_fuzz_test(item) else {}),
         **({"culprits": [one.as_data() for one in regional.culprits]} if regional and regional.culprits else {}),
     }
 
@@ -143,8 +160,23 @@ def read(report: pytest.TestReport) -> Facts | None:
     if raw is None:
         return None
     failure = encodable(report.longreprtext[-_FAILURE_CHARACTERS:]) if report.failed else ""
-    phase = {"phase": report.when} if report.failed else {}
-    return cast("Facts", {**raw, "outcome": _outcome(report), "failure": failure, **phase})
+    said = {"phase": report.when, "message": _message(report)} if report.failed else {}
+    return cast("Facts", {**raw, "outcome": _outcome(report), "failure": failure, **said})
+
+
+def _message(report: pytest.TestReport) -> str:
+    """Return the beginning of what the error says, without the source lines that pytest shows around it."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    said = str(crash.message if crash is not None else report.longrepr)
+    return encodable(said[:_MESSAGE_CHARACTERS])
+
+
+def failed_at(item: pytest.Item, error: pytest.ExceptionInfo[BaseException]) -> dict[str, str | int]:
+    """Return where ``item`` failed with ``error``, and in a sentence what is to blame, as far as it is known."""
+    # An exception of the test's may run code for any attribute.
+    ours = str(type(error.value).__module__).startswith("pytest_regional.")
+    blame = getattr(error.value, "blame", None) if ours else None
+    return {**place_of(item, error), **({"blame": blame} if isinstance(blame, str) else {})}
 
 
 def _outcome(report: pytest.TestReport) -> str:

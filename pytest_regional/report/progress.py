@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 
 from pytest_regional.report.document import RunReport
+from pytest_regional.report.outputs import ending_of
 
 #: Seconds between two lines on the terminal: often enough to be believed, rare enough for the log of a night.
 EVERY = 30.0
@@ -283,8 +284,14 @@ class UnfinishedReports:
         said = f"the run that began at {self._began} did not end, or has not yet; it was last heard of {doing}"
         for path in self._paths:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if path.suffix == ".json":
+            ending = ending_of(path)
+            if ending == ".json":
                 RunReport(self._began, {}, {}, {}, [], unfinished=said).write(path)
+            elif ending == ".md":
+                path.write_text(f"{said[0].upper()}{said[1:]}\n", encoding="utf-8", errors="backslashreplace")
+            elif ending != ".html":
+                # What is uploaded is complete or not there: an alert that is missing in it counts as fixed.
+                path.unlink(missing_ok=True)
             else:
                 text = _PAGE.format(html.escape(said[0].upper() + said[1:]))
                 path.write_text(text, encoding="utf-8", errors="backslashreplace")

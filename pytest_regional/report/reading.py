@@ -221,11 +221,21 @@ _DETAILS = _record(
     errors=_list(_record(where=_text, candidate=_number, eager=_maybe(_number), allowed=_number)),
     left_out=_table(_count),
 )
-_FINDING = _record(("text",), name=_text, title=_text, script=_text, text=_text)
+_FINDING = _record(
+    ("text", "file", "oracle", "rule", "size"),
+    name=_text,
+    title=_text,
+    script=_text,
+    text=_text,
+    file=_text,
+    oracle=_text,
+    rule=_text,
+    size=_count,
+)
 _EXPERIMENT = _record(changed=_text, outcome=_text, seconds=_number)
 _CULPRIT = _record(sentence=_text, first_wrong=_text, experiments=_list(_EXPERIMENT))
 _TEST = _record(
-    ("culprits",),
+    ("culprits", "phase", "blame", "file", "line", "message", "rerun", "shard"),
     version=_count,
     test=_text,
     suite=_text,
@@ -238,10 +248,17 @@ _TEST = _record(
     compile_seconds=_number,
     slowest_compiles=_list(_record(seconds=_number, what=_text)),
     causes=_table(_table(_count)),
-    fuzz=_maybe(_record(findings=_list(_FINDING))),
+    fuzz=_maybe(_record(("hits", "unit"), findings=_list(_FINDING), hits=_table(_count), unit=_text)),
     details=_maybe(_DETAILS),
     failure=_text,
     culprits=_list(_CULPRIT),
+    phase=_text,
+    blame=_text,
+    file=_text,
+    line=_count,
+    message=_text,
+    rerun=_text,
+    shard=_count,
 )
 _RUN = _record(
     ("lost_workers", "merged_from"),

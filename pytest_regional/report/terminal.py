@@ -10,8 +10,10 @@ from typing import Any
 from pytest_regional._text import plural, printable
 from pytest_regional.fuzz.budget import crash_markers, duration
 from pytest_regional.report import document
-from pytest_regional.report.document import BAD, SHOWN, column_of, counter_totals, worst_margin
+from pytest_regional.report.document import BAD
 from pytest_regional.report.facts import EXPLAINED, Facts
+from pytest_regional.report.matrix import rows_of, slowest_of, totals_of
+from pytest_regional.report.problems import findings_of
 
 #: Compiles, and causes of one counter, that are shown.
 _SHOWN = 3
@@ -22,15 +24,9 @@ def write(reporter: Any, facts: Sequence[Facts], lost_workers: int) -> None:
     if not facts:
         return
     reporter.section("regional conformance", sep="=")
-    columns = list(dict.fromkeys(column_of(fact) for fact in sorted(facts, key=column_of)))
-    suites = sorted({fact["suite"] for fact in facts})
-    rows = [
-        (suite, [_cell([f for f in facts if f["suite"] == suite and column_of(f) == c]) for c in columns])
-        for suite in suites
-    ]
-    total = ("all", [_cell([f for f in facts if column_of(f) == c]) for c in columns])
-    _write_rows(reporter, columns, [*rows, total])
-    _write_totals(reporter, facts)
+    columns, rows = rows_of(facts)
+    _write_rows(reporter, columns, rows)
+    reporter.write_line(totals_of(facts))
     _write_slowest(reporter, facts)
     _write_causes(reporter, facts)
     for line in document.advice(facts):
@@ -39,11 +35,6 @@ def write(reporter: Any, facts: Sequence[Facts], lost_workers: int) -> None:
     _write_repeated(reporter, facts)
     if lost_workers:
         reporter.write_line(f"{lost_workers} workers were lost: the totals are incomplete", red=True)
-
-
-def _cell(facts: Sequence[Facts]) -> str:
-    counts = Counter(fact["outcome"] for fact in facts)
-    return ", ".join(f"{counts[outcome]} {outcome}" for outcome in SHOWN if counts[outcome]) or "-"
 
 
 def _write_rows(reporter: Any, columns: Sequence[str], rows: Sequence[tuple[str, list[str]]]) -> None:
@@ -65,24 +56,11 @@ def _write_row(reporter: Any, name: str, cells: Sequence[str]) -> None:
     reporter.write_line("")
 
 
-def _write_totals(reporter: Any, facts: Sequence[Facts]) -> None:
-    totals, margin = counter_totals(facts), worst_margin(facts)
-    worst = "" if margin is None else f"; worst parity margin {margin:.2g} of what is allowed"
-    # A backend that Inductor has no part in compiles graphs, and never a region.
-    regions = totals["region_compiles"] or totals["region_cache_hits"]
-    graphs = "" if regions else f"{plural(totals['graphs'], 'graph')}, "
-    reporter.write_line(
-        f"{graphs}{totals['region_compiles']} region compiles, {totals['region_cache_hits']} region loads, "
-        f"{totals['cache_hits']} cache hits, {totals['cache_misses']} misses, {totals['cache_bypasses']} bypasses, "
-        f"{totals['recompiles']} recompiles{worst}"
-    )
-
-
 def _write_slowest(reporter: Any, facts: Sequence[Facts]) -> None:
-    compiles = [(one["seconds"], one["what"], fact["test"]) for fact in facts for one in fact["slowest_compiles"]]
+    compiles = slowest_of(facts, _SHOWN)
     if compiles:
         reporter.write_line("slowest compiles:")
-    for seconds, what, test in sorted(compiles, reverse=True)[:_SHOWN]:
+    for seconds, what, test in compiles:
         reporter.write_line(f"  {seconds:6.2f} s  {what}, {test}")
 
 
@@ -209,18 +187,10 @@ def _guidance(shards: Sequence[dict[str, int]]) -> str:
 
 
 def _write_findings(reporter: Any, fuzzed: Sequence[Facts]) -> None:
-    hits: Counter[str] = Counter()
-    smallest: dict[str, dict[str, Any]] = {}
-    units: dict[str, str] = {}
-    for shard in (fact["fuzz"] or {} for fact in fuzzed):
-        hits.update(shard["hits"])
-        for finding in shard["findings"]:
-            known = smallest.get(finding["name"], finding)
-            units[finding["name"]] = shard["unit"]
-            smallest[finding["name"]] = min(known, finding, key=lambda one: int(one["size"]))
-    for name, finding in sorted(smallest.items()):
-        reporter.write_line(f"  {name}: {finding['title']}", red=True)
+    for defect in findings_of(fuzzed):
+        found = defect.found
+        reporter.write_line(f"  {defect.name}: {found['title']}", red=True)
         reporter.write_line(
-            f"    {plural(finding['size'], _PARTS[units[name]])}, "
-            f"discovered at {units[name]} {finding['discovered_at']}, {plural(hits[name], 'hit')}: {finding['script']}"
+            f"    {plural(found['size'], _PARTS[defect.unit])}, discovered at {defect.unit} {found['discovered_at']}, "
+            f"{plural(defect.hits, 'hit')}: {found['script']}"
         )

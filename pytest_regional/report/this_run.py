@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from pytest_regional.report.document import RunReport
 from pytest_regional.report.facts import Facts, read
+from pytest_regional.report.places import within_repository
 from pytest_regional.report.progress import CRASH
 
 if TYPE_CHECKING:
@@ -23,8 +24,18 @@ if TYPE_CHECKING:
 _PACKAGES = ("pytest-regional", "torch", "triton", "pytest", "pytest-xdist", "hypothesis")
 
 
-def report_of(settings: Settings, facts: Sequence[Facts], lost_workers: int, unfinished: str = "") -> RunReport:
-    """Return the report of this run, and, where it did not end as it should have, why: ``unfinished``."""
+def report_of(
+    settings: Settings, root: Path, facts: Sequence[Facts], lost_workers: int, unfinished: str = ""
+) -> RunReport:
+    """Return the report of this run.
+
+    Args:
+        settings: of the run.
+        root: pytest's root.
+        facts: of each marked test.
+        lost_workers: workers of pytest-xdist that died.
+        unfinished: why it did not end as it should have; empty where it did.
+    """
     return RunReport(
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         versions=dict(_versions()),
@@ -35,18 +46,23 @@ def report_of(settings: Settings, facts: Sequence[Facts], lost_workers: int, unf
             "seed": settings.seed,
             "audit": settings.audit,
         },
-        tests=[_with_scripts(fact) for fact in facts],
+        tests=[_with_scripts(fact, root) for fact in facts],
         lost_workers=lost_workers,
         unfinished=unfinished,
     )
 
 
-def _with_scripts(fact: Facts) -> Facts:
+def _with_scripts(fact: Facts, root: Path) -> Facts:
     """Return ``fact`` with the scripts of its findings, which a report shows where their files are not."""
     if not fact["fuzz"]:
         return fact
-    findings = [{**finding, "text": _text_of(Path(finding["script"]))} for finding in fact["fuzz"]["findings"]]
+    findings = [_with_script(finding, root) for finding in fact["fuzz"]["findings"]]
     return {**fact, "fuzz": {**fact["fuzz"], "findings": findings}}
+
+
+def _with_script(finding: dict[str, Any], root: Path) -> dict[str, Any]:
+    script = Path(finding["script"])
+    return {**finding, "text": _text_of(script), "file": within_repository(script, root)}
 
 
 def _text_of(script: Path) -> str:
@@ -60,28 +76,6 @@ def _versions() -> Iterator[tuple[str, str]]:
             yield package, importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-
-
-def _write_html(report: RunReport, path: Path) -> None:
-    from pytest_regional.report import page
-
-    page.write(report, path)
-
-
-_WRITERS: dict[str, Callable[[RunReport, Path], None]] = {".json": RunReport.write, ".html": _write_html}
-
-#: Endings of names that a report can have.
-ENDINGS = tuple(_WRITERS)
-
-
-def write_report(report: RunReport, path: Path) -> None:
-    """Write ``report`` to ``path``, whose folder is made and whose ending is one of :data:`ENDINGS`."""
-    _WRITERS[path.suffix](report, path)
-
-
-def wrong_name(path: Path) -> str:
-    """Return what is wrong with the name of a report; nothing where all is well."""
-    return "" if path.suffix in ENDINGS else f"expected a name that ends in {' or '.join(ENDINGS)}"
 
 
 class CollectedFacts:
@@ -115,13 +109,17 @@ class CollectedFacts:
         if known is None and "facts" in crash:  # in its setup, before which nothing was reported
             known = cast("Facts", crash["facts"])
         if known is not None and (crash or report.nodeid not in self._ended):
-            self._by_test[report.nodeid] = _crashed(known, crash.get("phase", ""), report.longreprtext)
+            self._by_test[report.nodeid] = _crashed(known, crash.get("phase", ""), str(report.longrepr))
 
     def process_ends(self) -> None:
         """Take what has begun, in this process, for what ends with it."""
         for fact in self._by_test.values():
             if fact["outcome"] == "not finished":
                 fact["outcome"] = "crashed"
+
+    def of(self, test: str) -> Facts | None:
+        """Return the facts of the test with that id, if it is a marked one that began."""
+        return self._by_test.get(test)
 
     @property
     def facts(self) -> list[Facts]:
@@ -131,4 +129,7 @@ class CollectedFacts:
 
 def _crashed(fact: Facts, phase: str, text: str) -> Facts:
     where = f"{text}\nin its {phase}" if phase else text
-    return cast("Facts", {**fact, "outcome": "crashed", "failure": where, **({"phase": phase} if phase else {})})
+    return cast(
+        "Facts",
+        {**fact, "outcome": "crashed", "failure": where, "message": where, **({"phase": phase} if phase else {})},
+    )

@@ -53,7 +53,9 @@ def test_console_block_prints_what_the_page_shows(block: Block, tmp_path):
 
 @pytest.mark.parametrize("block", _chosen(lambda b: b.language in ("console", "yaml")))
 def test_commands_exist(block: Block, pytest_help):
-    commands = block.commands if block.language == "console" else re.findall(r"run: (.+)", block.text)
+    commands = block.commands
+    if block.language == "yaml":  # steps of a workflow, and lines of a script
+        commands = re.findall(r"(?<=run: ).+|(?<= - )(?:pip|pytest) .+", block.text)
     assert commands, f"{block.where} holds no command"
     for command in commands:
         check_command(command, block.where, pytest_help)

@@ -52,7 +52,9 @@ class KeepInstalledModules:
 def in_a_process(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
     """Run pytest as ``pytester.runpytest_subprocess`` does, where torch is imported already."""
     begin = time.perf_counter()
-    done = run_module("pytest", [f"--basetemp={pytester.path / 'basetemp'}", *options], pytester.path, os.environ)
+    basetemp = pytester.path / "basetemp"
+    basetemp.mkdir(exist_ok=True)
+    done = run_module("pytest", [f"--basetemp={basetemp}", *options], pytester.path, os.environ)
     sys.stdout.write(done.stdout)
     sys.stderr.write(done.stderr)
     seconds = time.perf_counter() - begin

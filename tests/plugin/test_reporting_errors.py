@@ -11,6 +11,7 @@ from pytest_regional import _session, plugin
 from pytest_regional._endings import EndingHooks
 from pytest_regional._hooks import RunHooks
 from pytest_regional._kept_folders import FolderHooks
+from pytest_regional._last_failed import LastFailedHooks
 from pytest_regional._phases import PhaseHooks
 from pytest_regional._reporting import PlainReportHooks, ReportingErrors
 from pytest_regional._xdist import WorkerHooks
@@ -45,8 +46,14 @@ FAILING = {
     "pytest_regional.report.progress.Heartbeat.end": "writing that test_it.py::test_passes is over",
     "pytest_regional.report.progress.ProgressLines.__enter__": "writing lines about tests that take long",
     "pytest_regional.report.progress.progress_line": "writing lines about tests that take long",
-    "pytest_regional._hooks.report_of": "writing the report",
-    "pytest_regional._hooks.write_report": "writing */report.json",
+    "pytest_regional._written.report_of": "writing the report",
+    "pytest_regional._written.write_report": "writing */report.json",
+    "pytest_regional._written.add_rerun": "adding how to run test_it.py::test_fails again",
+    "pytest_regional._written.Evidence.write": "writing */kept",
+    "pytest_regional._hooks.Evidence.keep": "collecting the facts of test_it.py::test_passes",
+    "pytest_regional.report.github.append_summary": "writing the summary of the job",
+    "pytest_regional.report.github.annotations_of": "writing annotations",
+    "pytest_regional._last_failed.shards": "counting the parts of fuzz tests that failed last",
     "pytest_regional._hooks.KernelFiles.prune": "bringing the store of compiled kernels back to its size",
     "pytest_regional._session.RegionalSession._header": "writing pytest's header",
     "pytest_regional._xdist.allow_one_more": "counting the worker that died in test_it.py::test_dies",
@@ -118,7 +125,7 @@ def run_with(downstream, pytester, name, *options):
         SOURCE + dies,
         "--regional-backend=aot_eager",
         "--regional-device=cpu",
-        "--regional-report=report.json",
+        "--regional-report=report.json,kept/,github",
         "--junit-xml=junit.xml",
         *options,
         subprocess="-n2" in options,
@@ -153,7 +160,7 @@ def test_with_workers_too(downstream, pytester, name):
 
 def test_each_hook_is_guarded_or_says_why_not():
     """A hook that is added reports through the guard, or stands above with the reason."""
-    holders = (RunHooks, WorkerHooks, PhaseHooks, EndingHooks, FolderHooks, PlainReportHooks, plugin)
+    holders = (RunHooks, WorkerHooks, PhaseHooks, EndingHooks, FolderHooks, LastFailedHooks, PlainReportHooks, plugin)
     hooks = {
         (holder.__name__, name): hook
         for holder in holders

@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import os
-import shutil
 import textwrap
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from pytest_regional.report.this_run import write_report
+from pytest_regional.report.outputs import write_report
+from tests.report.conftest import keep_picture
 from tests.report.test_boxes import layers
 from tests.report.test_document import fact, report
 from tests.report.test_page import DETAILS, sample
@@ -27,7 +27,6 @@ from selenium.webdriver.common.keys import Keys  # noqa: E402
 
 SCRIPTS = Path(__file__).parent / "scripts"
 DESKTOP, PHONE = (1280, 1000), (390, 844)
-QUIET = ("--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-sync")
 
 REAL = """
     import pytest, torch
@@ -59,26 +58,6 @@ REAL = """
         with regional.expect(region_compiles=2):
             regional.assert_parity(both, regional.randn(4, 8, requires_grad=True), level="close")
 """
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not (chromium and driver):
-        pytest.skip("chromium and chromedriver are not installed; `make services` installs them")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for argument in ("--headless", "--no-sandbox", f"--user-data-dir={tmp_path_factory.mktemp('profile')}", *QUIET):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    browser = webdriver.Chrome(options, webdriver.ChromeService(driver))
-    browser.execute_cdp_cmd("Network.enable", {})
-    browser.execute_cdp_cmd(
-        "Network.emulateNetworkConditions",
-        {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0},
-    )
-    yield browser
-    browser.quit()
 
 
 @pytest.fixture(scope="module")
@@ -254,10 +233,7 @@ def test_screenshots(browser, real_page, tmp_path, name, size):
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert wide <= 0, "the page is wider than the screen"
     assert picture.stat().st_size > 15_000, "the picture is empty"
-    kept = os.environ.get("PYTEST_REGIONAL_IMAGES")
-    if kept:
-        Path(kept).mkdir(parents=True, exist_ok=True)
-        shutil.copy(picture, kept)
+    keep_picture(picture)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,165 @@
+"""The report as Markdown: the summary of a GitHub job, a comment on a merge request.
+
+GitHub shows the summary of a step on the page of the run, up to 1 MiB of it; one that is larger is not shown at all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pytest_regional._text import encodable, plural, printable
+from pytest_regional.report.document import BAD, RunReport, advice
+from pytest_regional.report.facts import Facts
+from pytest_regional.report.matrix import rows_of, slowest_of, totals_of
+from pytest_regional.report.problems import FoundDefect, bad_tests, blame_of, findings_of, message_of, title_of
+
+#: What GitHub shows of a step, in bytes of UTF-8.
+LIMIT = 1024 * 1024
+
+#: For the line that says what was cut.
+_RESERVE = 500
+
+#: Of a failure, lines and characters; of a run, code generations, and tests in a list that is cut.
+_LINES, _CHARACTERS, _SLOWEST = 40, 4_000, 5
+
+
+def write(report: RunReport, path: Path) -> None:
+    """Write ``report`` to ``path``, whose folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(summary_of(report), encoding="utf-8")
+
+
+def append(report: RunReport, path: Path, note: str = "") -> None:
+    """Add ``report`` to the summary of a step that ``path`` holds, as far as there is room for it.
+
+    Args:
+        report: of the run.
+        path: the file that ``GITHUB_STEP_SUMMARY`` names.
+        note: a sentence for its end.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    room = LIMIT - (path.stat().st_size if path.is_file() else 0)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(summary_of(report, room, note))
+
+
+def summary_of(report: RunReport, room: int = LIMIT, note: str = "") -> str:
+    """Return the summary, ``room`` bytes at most.
+
+    What does not fit is left out from the end, and a line says how much: first failures, of which the worst stand
+    first, then findings. Empty where there is no room for a heading.
+    """
+    shown: list[str] = []
+    tail = "\n".join(_slowest(report.tests))
+    left = room - _RESERVE - len(tail.encode())
+    cut: dict[str, int] = {}
+    for what, block in _blocks(report, note):
+        size = len(block.encode()) + 1
+        if cut or size > left:
+            cut[what] = cut.get(what, 0) + 1
+        else:
+            shown.append(block)
+            left -= size
+    if not shown:
+        return ""
+    if cut:
+        missing = ", ".join(plural(count, what) for what, count in cut.items() if what)
+        shown.append(f"\nNot shown here, because there is no more room: {missing}. The JSON report has all of it.\n")
+    return "\n".join([*shown, tail]) + "\n"
+
+
+def _blocks(report: RunReport, note: str) -> Iterator[tuple[str, str]]:
+    """Yield what each block is called if it is cut, and the block; the most important first. Headings have no name."""
+    bad = bad_tests(report.tests)
+    yield "", _heading(report, bad)
+    if report.tests:
+        yield "table", "\n".join(_table(report.tests))
+        yield "line of totals", f"\n{_text(totals_of(report.tests))}\n"
+    if note:
+        yield "note", f"{_text(note)}\n"
+    lines = [f"- {_text(line)}" for line in advice(report.tests)]
+    if lines:
+        yield "list", "\n".join([*lines, ""])
+    findings = findings_of(report.tests)
+    if findings:
+        yield "", f"### {plural(len(findings), 'finding')}\n"
+    for defect in findings:
+        yield "finding", _finding(defect)
+    if bad:
+        yield "", f"\n### {plural(len(bad), 'failure')}\n"
+    for fact in bad:
+        yield "failure", "\n".join(_failure(fact))
+
+
+def _heading(report: RunReport, bad: list[Facts]) -> str:
+    count = len(report.tests)
+    verdict = f"{len(bad)} of {plural(count, 'test')} failed" if bad else f"{plural(count, 'test')}, none failed"
+    lines = [f"## Regional conformance: {verdict}", ""]
+    if report.unfinished:
+        lines += [f"**The run did not finish:** {_text(report.unfinished)}", ""]
+    if report.lost_workers:
+        lines += [f"**{plural(report.lost_workers, 'worker')} died:** the totals are incomplete.", ""]
+    about = [f"{name} {report.versions[name]}" for name in ("torch", "triton") if name in report.versions]
+    about += [f"seed {report.options['seed']}"] if "seed" in report.options else []
+    return "\n".join([*lines, _text(", ".join(about)), ""])
+
+
+def _table(facts: Sequence[Facts]) -> Iterator[str]:
+    columns, rows = rows_of(facts)
+    yield f"| suite | {' | '.join(map(_text, columns))} |"
+    yield f"|---|{'---|' * len(columns)}"
+    for name, cells in rows:
+        shown = (f"**{_text(cell)}**" if any(word in cell for word in BAD) else _text(cell) for cell in cells)
+        yield f"| {_text(name) if name == 'all' else _code(name)} | {' | '.join(shown)} |"
+
+
+def _slowest(facts: Sequence[Facts]) -> Iterator[str]:
+    for number, (seconds, what, test) in enumerate(slowest_of(facts, _SLOWEST)):
+        if not number:
+            yield "\n### Slowest compiles\n\n| seconds | what | test |\n|---:|---|---|"
+        yield f"| {seconds:.2f} | {_text(what)} | {_code(test)} |"
+
+
+def _finding(defect: FoundDefect) -> str:
+    hits = f", {plural(defect.hits, 'hit')}" if defect.hits else ""
+    script = f": {_code(defect.script)}"
+    return f"- **{_text(defect.name)}**{hits}{script}<br>{_text(str(defect.found['title']))}"
+
+
+def _failure(fact: Facts) -> Iterator[str]:
+    yield f"<details><summary>{_code(title_of(fact))}</summary>"
+    yield ""
+    for sentence in blame_of(fact):
+        yield f"**To blame:** {_text(sentence)}\n"
+    yield _fenced(message_of(fact, _LINES)[:_CHARACTERS], "text")
+    if fact.get("file"):
+        yield f"\n{_code(fact['file'])}, line {fact['line']}"
+    if fact.get("rerun"):
+        yield "\nTo run it again:\n"
+        yield _fenced(fact["rerun"], "console")
+    yield "\n</details>\n"
+
+
+def _fenced(text: str, language: str) -> str:
+    """Return ``text`` in a fence that is longer than any in it."""
+    plain = encodable(printable(text))
+    ticks = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", plain)), 3)
+    return f"{ticks}{language}\n{plain}\n{ticks}"
+
+
+#: What Markdown, or GitHub's kind of it, gives a meaning: markup, mentions, references, formulas.
+_MARKUP = re.compile(r"[\\`*_{}\[\]<>#|~&@$!]")
+
+
+def _text(text: str) -> str:
+    """Return ``text`` for a line of Markdown, in which it means itself."""
+    return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", encodable(printable(" ".join(text.split()))))
+
+
+def _code(text: str) -> str:
+    """Return ``text`` as code, for a line of Markdown and for one of HTML."""
+    return f"<code>{_text(text)}</code>"

@@ -1,0 +1,20 @@
+"""What stands in the files of a run that has not ended: nothing that could be taken for its results."""
+
+from __future__ import annotations
+
+import json
+
+from pytest_regional.report.outputs import ENDINGS
+from pytest_regional.report.progress import UnfinishedReports
+
+
+def test_files_say_that_the_run_goes_on_or_are_not_there(tmp_path):
+    """An alert that is missing in what is uploaded counts as fixed, so an old or empty file must not be there."""
+    paths = [tmp_path / f"a{ending}" for ending in ENDINGS]
+    for path in paths:
+        path.write_text("of an earlier run")
+    UnfinishedReports(paths).write()
+    assert {path.name for path in tmp_path.iterdir()} == {"a.json", "a.html", "a.md"}
+    assert "did not end" in json.loads((tmp_path / "a.json").read_text())["unfinished"]
+    for name in ("a.html", "a.md"):
+        assert "did not end, or has not yet" in (tmp_path / name).read_text(encoding="utf-8")
