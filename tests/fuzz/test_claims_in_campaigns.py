@@ -13,6 +13,7 @@ from pytest_regional.fuzz.campaign import UNCLAIMED_IN_A_ROW, Campaign, Programs
 from pytest_regional.fuzz.draw.graphs import random_program
 from pytest_regional.fuzz.model.claims import DRAWN, disclaimed, needs_of
 from pytest_regional.fuzz.oracles import OracleViolationError
+from pytest_regional.harness.devices.device import device_under_test
 from tests.splitting_backend import BARE
 
 
@@ -21,6 +22,7 @@ class Harness:
 
     def __init__(self, *names):
         self.supports = declared(**dict.fromkeys(names, False))().get
+        self.device_under_test = device_under_test("cpu")
 
 
 def any_program(seed):
