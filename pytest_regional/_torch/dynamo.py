@@ -165,6 +165,18 @@ def aot_eager_within(
     return aot_autograd(fw_compiler=compiler, bw_compiler=compiler, partition_fn=partition_function(partitioner))
 
 
+def same_as_reference(expected: Any, found: Any, reference: Any) -> bool:
+    """Return what PyTorch's own rule says of a compiled result, ``torch._dynamo.utils.same`` (2.11 to 2.15).
+
+    Args:
+        expected: eager's.
+        found: the compiled program's.
+        reference: eager's in float64.
+    """
+    rule = symbol("torch._dynamo.utils", "same")
+    return bool(rule(expected, found, fp64_ref=reference, equal_nan=True, log_error=lambda *said: None))
+
+
 def registered_backend(name: str) -> Callable[..., Any]:
     """Return the Dynamo backend registered as ``name`` (``torch._dynamo.backends.registry``, 2.11 to 2.15)."""
     backend: Callable[..., Any] = COMPILE_STAGES["backend_name"].current()(name)

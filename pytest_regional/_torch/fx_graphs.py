@@ -366,3 +366,14 @@ def replace_forward(gm: Any, forward: Callable[[Callable[..., Any], Any], Any]) 
 def takes_one_list(gm: Any) -> bool:
     """Return whether ``gm`` takes one list of inputs (``torch.fx.graph._BoxedCodeGen``, 2.11 to 2.15)."""
     return isinstance(codegen_of(gm.graph), _boxed_codegen())
+
+
+def qualified_name(function: Callable[..., Any]) -> str:
+    """Return where a function is found, as generated code of graphs says it (``torch.fx.node``, 2.11 to 2.15).
+
+    Of a built-in function of ``torch._C._nn`` that is public in ``torch.nn.functional``, that name.
+    """
+    name: str = symbol("torch.fx.node", "_get_qualified_name")(function)
+    last = name.rpartition(".")[2]
+    public = getattr(symbol("torch.nn", "functional"), last, None) is function
+    return f"torch.nn.functional.{last}" if public else name

@@ -68,6 +68,13 @@ def add_command(commands: Any) -> None:
     )
     parser.add_argument("finding", metavar="FINDING", type=Path, help="a finding's .json, or a script (.py)")
     parser.add_argument("--torch", metavar="VERSIONS", required=True, help="releases, comma-separated: 2.11.0,2.13.0")
+    add_environments(parser)
+    parser.add_argument("--backend", metavar="NAME", help="as for replay")
+    parser.set_defaults(run=run)
+
+
+def add_environments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how environments are made."""
     parser.add_argument(
         "--wheels", metavar="DIR", type=Path, help="directory of wheels that pip looks into first, for nightly builds"
     )
@@ -77,8 +84,6 @@ def add_command(commands: Any) -> None:
         type=Path,
         help="where the environments are kept (default: pytest-regional/environments in the user's cache directory)",
     )
-    parser.add_argument("--backend", metavar="NAME", help="as for replay")
-    parser.set_defaults(run=run)
 
 
 def run(asked: argparse.Namespace) -> int:
@@ -88,14 +93,14 @@ def run(asked: argparse.Namespace) -> int:
         UsageError: a finding or a directory that is not there, or text that names no release.
         EnvironmentMissingError: a release cannot be installed.
     """
-    finding, versions = asked.finding.absolute(), _versions(asked.torch)
+    finding, releases = asked.finding.absolute(), versions(asked.torch)
     if not finding.is_file() or finding.suffix not in (".json", ".py"):
         raise UsageError(f"{asked.finding} is no finding: give a finding's .json file or a script")
     if asked.wheels is not None and not asked.wheels.is_dir():
         raise UsageError(f"{asked.wheels} is no directory of wheels")
-    kept = (asked.environments or _default_folder()).absolute()
+    kept = kept_folder(asked)
     checked = []
-    for version in versions:
+    for version in releases:
         python = environment(kept / f"torch-{version}", version, asked.wheels)
         checked.append(_check(python, finding, version, asked.backend))
         print(printable(f"{version:<12} {checked[-1].outcome:<12} {checked[-1].said}"), flush=True)
@@ -174,12 +179,22 @@ def _check(python: Path, finding: Path, version: str, backend: str | None) -> Ch
     return Checked(version, done.returncode, said)
 
 
-def _versions(text: str) -> list[str]:
-    versions = [version.strip() for version in text.split(",")]
-    for version in versions:
+def versions(text: str) -> list[str]:
+    """Return the releases that an option names.
+
+    Raises:
+        UsageError: text that names none.
+    """
+    named = [version.strip() for version in text.split(",")]
+    for version in named:
         if not re.fullmatch(r"\d+\.\d+[\w.+]*", version):
             raise UsageError(f"--torch={text}: {version!r} is no release; give them as 2.11.0,2.13.0")
-    return versions
+    return named
+
+
+def kept_folder(asked: argparse.Namespace) -> Path:
+    """Return where environments are kept."""
+    return (asked.environments or _default_folder()).absolute()
 
 
 def _default_folder() -> Path:

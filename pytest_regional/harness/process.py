@@ -108,7 +108,11 @@ def _run_child(request: Path, answer: Path, timeout: float | None) -> str:
 
 
 def run_interpreter(
-    module: str, arguments: Sequence[str], environment: Mapping[str, str], timeout: float | None
+    module: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    timeout: float | None,
+    python: Path | str = sys.executable,
 ) -> subprocess.CompletedProcess[str]:
     """Run ``python -m module`` to its end; what it prints anywhere is its ``stdout``.
 
@@ -116,7 +120,7 @@ def run_interpreter(
         subprocess.TimeoutExpired: the time was up; the process was killed with all that it had started. Its ``stdout``
             holds the stacks of their threads, then what was printed.
     """
-    command = [sys.executable, "-m", module, *arguments]
+    command = [str(python), "-m", module, *arguments]
     with subprocess.Popen(
         command,
         # What it prints is read as this, whatever the locale.

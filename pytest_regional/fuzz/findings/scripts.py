@@ -210,6 +210,18 @@ print(f"torch {{torch.__version__}}: fixed")
 """
 
 
+def backend_source(backend: str, partitioner: str | None = None) -> tuple[str, str]:
+    """Return what ``torch.compile`` is given for a backend, as source, and the source that has to stand before.
+
+    Args:
+        backend: as ``--regional-backend`` takes it.
+        partitioner: which of AOTAutograd's it is to use; ``None`` for what it takes by itself.
+    """
+    source = _PARTITIONED.get((backend, partitioner), "") if partitioner else _BACKENDS.get(backend, "")
+    given = source.partition("backend = ")[2].partition("\n")[0].partition("  #")[0]
+    return (given, "") if source.startswith("backend = ") else ("backend" if source else repr(backend), source)
+
+
 @dataclass(frozen=True)
 class ScriptSpec:
     """What a script is to show.

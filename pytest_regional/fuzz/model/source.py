@@ -294,14 +294,13 @@ _numbers = itertools.count()
 
 def source_of(program: Program) -> str:
     """Return the whole source: imports, definitions, blocks, ``program(...)`` and ``inputs(device, seed)``."""
-    needed = _needed_definitions(program)
-    parts = [
-        _imports(program),
-        *_settings(program),
-        *(DEFINITIONS[name] for name in needed),
-        *_functions(program),
-        _inputs_source(program.arguments),
-    ]
+    return f"{source_without_inputs(program)}\n{inputs_source(program.arguments)}"
+
+
+def source_without_inputs(program: Program) -> str:
+    """Return imports, settings, definitions, blocks and ``program(...)``."""
+    needed = (DEFINITIONS[name] for name in _needed_definitions(program))
+    parts = [_imports(program), *_settings(program), *needed, *_functions(program)]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
@@ -315,7 +314,7 @@ def function_of(program: Program) -> Callable[..., Any]:
 
 def make_inputs(arguments: Sequence[TensorInput], device: Any, seed: int) -> tuple[Any, ...]:
     """Return the inputs that ``arguments`` describe, made from their source."""
-    made: tuple[Any, ...] = _inputs_function(_inputs_source(arguments))(device, seed)
+    made: tuple[Any, ...] = _inputs_function(inputs_source(arguments))(device, seed)
     return made
 
 
@@ -430,7 +429,8 @@ def _indented(lines: Sequence[str]) -> str:
 
 
 @functools.lru_cache(maxsize=256)
-def _inputs_source(arguments: tuple[TensorInput, ...]) -> str:
+def inputs_source(arguments: tuple[TensorInput, ...]) -> str:
+    """Return the source of ``inputs(device, seed)``, which makes the arguments."""
     used = dict.fromkeys(argument.content for argument in arguments if argument.alias_of is None)
     helpers = [_indented(CONTENT_SOURCES[content].splitlines()) for content in used]
     marks = [
@@ -449,4 +449,4 @@ def _inputs_source(arguments: tuple[TensorInput, ...]) -> str:
     )
 
 
-__all__ = ["function_of", "make_inputs", "source_of"]
+__all__ = ["function_of", "inputs_source", "make_inputs", "source_of", "source_without_inputs"]

@@ -103,7 +103,7 @@ def first_divergence(check: ParityCheck, against: str | BackendSpec | Path | Non
     regional = check.regional
     with regional._observer.paused():
         check_program(check._execute(check.fn, check.inputs, check.kwargs))
-        graph, inputs = _captured(check)
+        graph, inputs = captured_graph(check)
         if against is None:
             yardstick = _Yardstick()
         elif isinstance(against, Path):
@@ -140,7 +140,7 @@ def record_values(check: ParityCheck, path: Path) -> None:
     """
     with check.regional._observer.paused():
         check_program(check._execute(check.fn, check.inputs, check.kwargs))
-        graph, inputs = _captured(check)
+        graph, inputs = captured_graph(check)
         values = _Values(check, graph, inputs, _Yardstick())
         found = [values.computed(_with_values), {} if check.backward is False else values.computed(_with_zeros)]
     RecordedValues(_listed(graph), digests_of(inputs, graph), *found).write(path)
@@ -173,8 +173,12 @@ def _listed(gm: torch.fx.GraphModule) -> tuple[RecordedValue, ...]:
     return tuple(RecordedValue(node.name, _operator(node)) for node in gm.graph.nodes if _is_shown(node))
 
 
-def _captured(check: ParityCheck) -> tuple[torch.fx.GraphModule, list[Any]]:
-    """Return Dynamo's graph, and what it was called with."""
+def captured_graph(check: ParityCheck) -> tuple[torch.fx.GraphModule, list[Any]]:
+    """Return Dynamo's graph of a program, and what it was called with.
+
+    Raises:
+        NoGraphError: Dynamo makes none or several graphs of it.
+    """
     seen: list[tuple[torch.fx.GraphModule, list[Any]]] = []
     eager = registered_backend("eager")
 

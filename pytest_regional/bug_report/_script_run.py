@@ -1,0 +1,291 @@
+"""Runs scripts in a process of their own: ``python -m pytest_regional.bug_report._script_run REQUEST ANSWER``.
+
+``torch.compile`` is replaced while a script runs: it takes another backend, and compares with eager by two rules, where
+it is asked to. So any script that compiles with ``torch.compile`` can be run under another backend, as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import json
+import os
+import runpy
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pytest_regional._errors import RegionalError
+from pytest_regional._torch.config import INDUCTOR, patched_config
+from pytest_regional._torch.dynamo import same_as_reference
+from pytest_regional.backends import registry
+from pytest_regional.backends.spec import BackendSpec
+from pytest_regional.harness.blame.reproducing import culprit_of
+from pytest_regional.harness.parity.inputs import copy_inputs
+from pytest_regional.harness.raised import asserted_at, message_of, origin_of, root_of
+from pytest_regional.harness.regional import Regional
+from pytest_regional.testing import regional
+
+#: The exit status of a script where the defect stands.
+_WRONG = 1
+
+
+def main(request: Path, answer: Path) -> None:
+    """Run the jobs of a request, a JSON file; write what became of each, one line of JSON."""
+    asked = json.loads(request.read_text(encoding="utf-8"))
+    with tempfile.TemporaryDirectory() as caches, answer.open("w", encoding="utf-8") as answers:
+        for number, job in enumerate(asked["jobs"]):
+            # Scripts take caches as they find them.
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(caches, str(number)))
+            run = _run(Path(job["script"]), job)
+            if asked["until"] is not None and _shows(run, asked["until"]):
+                run = _controlled(run, job)
+            print(json.dumps(run), file=answers, flush=True)
+            if asked["until"] is not None and _shows(run, asked["until"]):
+                break
+
+
+def _controlled(run: dict[str, Any], job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the run; one that shows nothing where the script is not right in eager either."""
+    eager = _run(Path(job["script"]), {**job, "backend": "eager"})
+    if eager["outcome"] == "right":
+        return run
+    return {**run, "outcome": "not checked", "said": f"in eager it is {eager['outcome']}: {eager['said']}"}
+
+
+def _shows(run: Mapping[str, Any], raises: str) -> bool:
+    return bool(run["outcome"] == "wrong" or (run["outcome"] == "raises" and raises in run["said"]))
+
+
+def _run(script: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
+    began, printed = time.monotonic(), io.StringIO()
+    facts: dict[str, Any] = {}
+    with contextlib.redirect_stdout(printed):
+        with _compile_replaced(asked, facts), _reseeded(asked["seed"]):
+            outcome, said = _outcome_of(script)
+        seconds = time.monotonic() - began
+        if asked["blame_seconds"] and outcome in ("wrong", "raises"):
+            facts.update(_culprit(script, facts, asked["blame_seconds"]))
+    facts.pop("options", None)
+    return {
+        "outcome": outcome,
+        "said": _without_paths(said, script),
+        "printed": _without_paths(printed.getvalue(), script),
+        "seconds": round(seconds, 2),
+        "facts": {name: _without_paths(str(value), script) for name, value in facts.items()},
+    }
+
+
+def _without_paths(text: str, script: Path) -> str:
+    """Return ``text`` without the directories of this machine."""
+    packages = str(Path(torch.__file__).parents[1])
+    return text.replace(str(script), "script.py").replace(f"{packages}{os.sep}", "")
+
+
+def _outcome_of(script: Path) -> tuple[str, str]:
+    try:
+        _execute(script)
+    except _NotCheckedError:
+        return "not checked", ""
+    except _StillFailsError:
+        return "wrong", ""
+    except Exception as error:  # noqa: BLE001 - whatever a compiler raises is what became of it
+        # An assertion of the compiler's is no comparison that failed.
+        return ("wrong", message_of(error)) if asserted_at(error) else ("raises", _raised(error))
+    return "right", ""
+
+
+def _raised(error: BaseException) -> str:
+    root = root_of(error)
+    return f"{type(root).__name__}: {message_of(root)} ({origin_of(error)})"
+
+
+class _StillFailsError(RegionalError, AssertionError):
+    """A script says that the defect stands."""
+
+
+class _NotCheckedError(RegionalError):
+    """A script says that it cannot tell."""
+
+
+def _execute(script: Path) -> None:
+    """Run a script as the main module.
+
+    Raises:
+        _StillFailsError: it ends with the status of what still fails.
+        _NotCheckedError: it ends with another status.
+    """
+    hook = sys.excepthook
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as ended:
+        status = int(ended.code if isinstance(ended.code, int) else bool(ended.code))
+        if status not in (0, _WRONG):
+            raise _NotCheckedError(f"exit status {status}") from None
+        if status:
+            raise _StillFailsError(f"exit status {status}") from None
+    finally:
+        sys.excepthook = hook
+
+
+@contextlib.contextmanager
+def _reseeded(offset: int) -> Iterator[None]:
+    """Have every seed be another one."""
+    if not offset:
+        yield
+        return
+    seed, generator = torch.manual_seed, torch.Generator
+    torch.manual_seed, torch.Generator = lambda number: seed(number + offset), _generators(offset)
+    try:
+        yield
+    finally:
+        torch.manual_seed, torch.Generator = seed, generator
+
+
+def _generators(offset: int) -> type:
+    class Generator(torch.Generator):  # type: ignore[misc]  # torch is not typed here
+        def manual_seed(self, number: int) -> Any:
+            return super().manual_seed(number + offset)
+
+    return Generator
+
+
+@contextlib.contextmanager
+def _compile_replaced(asked: Mapping[str, Any], facts: dict[str, Any]) -> Iterator[None]:
+    original = torch.compile
+    backend = _backend(asked["backend"]) if asked["backend"] else None
+
+    def replacement(model: Any, **options: Any) -> Any:
+        if backend is not None:
+            options = {**options, "backend": backend, "mode": None, "options": None}
+        facts.setdefault("options", options)
+        compiled = original(model, **options)
+        return _measured(model, compiled, options, facts) if asked["measure"] else compiled
+
+    settings = {"fallback_random": True} if asked["fallback_random"] else {}
+    with _torch_compile(replacement), patched_config(INDUCTOR, settings):
+        yield
+
+
+@contextlib.contextmanager
+def _torch_compile(replacement: Callable[..., Any]) -> Iterator[None]:
+    """Have ``torch.compile``, as a function and as a decorator, call something else."""
+    original = torch.compile
+
+    def compile(model: Any = None, **options: Any) -> Any:
+        return replacement(model, **options) if model is not None else functools.partial(compile, **options)
+
+    torch.compile = compile
+    try:
+        yield
+    finally:
+        torch.compile = original
+
+
+def _culprit(script: Path, facts: Mapping[str, Any], seconds: float) -> dict[str, str]:
+    """Return what a script's failure comes from: the script itself is the check."""
+    options = facts.get("options")
+    if options is None:
+        return {}
+    original = torch.compile
+    with _harness(options) as harness:
+
+        def check() -> None:
+            def compiled(model: Any, **options: Any) -> Any:
+                # The harness compiles with torch.compile, too.
+                with _torch_compile(original):
+                    return harness.compile(model)
+
+            with _torch_compile(compiled):
+                _execute(script)
+
+        culprit = culprit_of(harness, check, seconds=seconds)
+    return {"culprit": culprit.sentence, "evidence": culprit.evidence}
+
+
+def _backend(name: str) -> Any:
+    return registry.resolve(name).factory()
+
+
+def _measured(model: Any, compiled: Any, options: Mapping[str, Any], facts: dict[str, Any]) -> Any:
+    """Return the compiled model; its first call is compared with eager as well."""
+
+    @functools.wraps(getattr(model, "forward", model))
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if "same" not in facts:
+            facts["same"] = ""
+            torch.compiler.reset()
+            facts.update(_compared(model, compiled, args, kwargs, options))
+            torch.compiler.reset()
+        return compiled(*args, **kwargs)
+
+    return call
+
+
+def _compared(model: Any, compiled: Any, args: Any, kwargs: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return whether two rules hold: PyTorch's and the harness's."""
+    kept = copy_inputs(args, kwargs=kwargs)
+
+    def copied() -> tuple[Any, Any]:
+        copy = copy_inputs(kept.arguments, kwargs=kept.keywords)
+        return copy.arguments, copy.keywords
+
+    facts = {"same": _said(lambda: _same(model, compiled, copied))}
+    with _harness(options) as harness:
+        arguments, keywords = copied()
+        facts["parity"] = _said(lambda: _parity(harness, model, arguments, keywords))
+    return facts
+
+
+def _harness(options: Mapping[str, Any]) -> AbstractContextManager[Regional]:
+    """Return a harness that compiles as a script does."""
+    dynamic, fullgraph = options.get("dynamic"), bool(options.get("fullgraph"))
+    return regional(_spec(options), "cpu", expects_regions=False, dynamic=dynamic, fullgraph=fullgraph)
+
+
+def _spec(options: Mapping[str, Any]) -> Any:
+    backend = options.get("backend", "inductor")
+    if isinstance(backend, str):
+        return registry.resolve(backend)
+    return BackendSpec("script", lambda: backend)
+
+
+def _same(model: Any, compiled: Any, copied: Callable[[], tuple[Any, Any]]) -> str:
+    """Return what PyTorch's own rule says: ``torch._dynamo.utils.same``, with a float64 run as the reference."""
+    results = []
+    for run, double in ((model, False), (compiled, False), (model, True)):
+        arguments, keywords = copied()
+        torch.manual_seed(0)
+        if double:
+            arguments = [_double(one) for one in arguments]
+        results.append(run(*arguments, **keywords))
+    return "holds" if same_as_reference(*results) else "fails"
+
+
+def _double(value: Any) -> Any:
+    return value.detach().double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+def _parity(harness: Any, model: Any, arguments: Any, keywords: Any) -> str:
+    harness.assert_parity(model, *arguments, kwargs=keywords)
+    return "holds"
+
+
+def _said(check: Callable[[], str]) -> str:
+    try:
+        return check()
+    except Exception as error:  # noqa: BLE001 - the report says what was raised
+        return message_of(root_of(error)) or type(error).__name__
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

@@ -1,0 +1,137 @@
+"""Collects what a report says: which script shows the defect, under which changes it stays, and what it comes from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pytest_regional._errors import RegionalError
+from pytest_regional._secrets import SecretVariables
+from pytest_regional.bug_report.known_issues import Known, KnownIssue, Seen
+from pytest_regional.bug_report.running import Changes, ScriptRun, ScriptRunner
+from pytest_regional.bug_report.subjects import Subject
+from pytest_regional.harness.process import run_interpreter
+
+#: The stages of ``torch.compile``, each with one more than the one before: the ablation that PyTorch asks for.
+STAGES = ("eager", "aot_eager", "aot_eager_decomp_partition", "inductor")
+
+#: Added to the seeds of the script; random numbers are drawn as in eager, so that inputs alone are others.
+RESEEDED = (1, 2, 3)
+
+_COLLECT_ENV_SECONDS = 120.0
+
+
+class NotReproducedError(RegionalError):
+    """No script shows the defect; the message says what each did."""
+
+
+@dataclass(frozen=True)
+class BugReport:
+    """All that a report says.
+
+    Attributes:
+        subject: what it is about.
+        backend: what the script compiles with; empty where the script says it.
+        script: a program that shows the defect.
+        shown: what became of it.
+        stages: the script with each backend, in order.
+        reseeded: the script with other seeds and Inductor's ``fallback_random``.
+        same: what ``torch._dynamo.utils.same`` says, with a float64 run as the reference; empty where not measured.
+        parity: what the harness's rule says; likewise.
+        culprit: what the defect comes from, with the experiments in further lines.
+        similar: issues that it may be a duplicate of, the likeliest first.
+        environment: what ``torch.utils.collect_env`` prints.
+        releases: by release of PyTorch what became of the script.
+        regression: in a sentence, between which releases it came.
+        trace: the name of the archive with PyTorch's structured trace; empty for none.
+    """
+
+    subject: Subject
+    backend: str
+    script: str
+    shown: ScriptRun
+    stages: Mapping[str, ScriptRun]
+    reseeded: Sequence[ScriptRun] = ()
+    same: str = ""
+    parity: str = ""
+    culprit: str = ""
+    similar: Sequence[Known] = ()
+    environment: str = ""
+    releases: Mapping[str, ScriptRun] | None = None
+    regression: str = ""
+    trace: str = ""
+
+
+def gather(
+    subject: Subject,
+    runner: ScriptRunner,
+    *,
+    backend: str = "",
+    blame_seconds: float = 60.0,
+    issues: Sequence[KnownIssue] = (),
+    trace: Path | None = None,
+) -> BugReport:
+    """Run what a report needs, each in a process.
+
+    Args:
+        subject: what it is about.
+        runner: runs scripts with this PyTorch.
+        backend: one more backend for the ablation; empty for none.
+        blame_seconds: how long to search for what it comes from; 0 to leave that out.
+        issues: those that it may be a duplicate of.
+        trace: a folder for PyTorch's structured trace.
+
+    Raises:
+        NotReproducedError: no script shows it.
+    """
+    compiler, script, shown = _shown(subject, runner)
+    names = dict.fromkeys((*STAGES, *filter(None, (compiler, backend))))
+    others = [Changes(name) for name in names if name != compiler]
+    runs = runner.run_each(script, [*others, *(Changes(seed=seed, fallback_random=True) for seed in RESEEDED)])
+    ran = {one.backend: run for one, run in zip(others, runs, strict=False)}
+    stages = {name: ran.get(name, shown) for name in names}
+    measured = runner.run(script, Changes(measure=True, blame_seconds=blame_seconds), trace=trace)
+    facts = measured.facts
+    culprit = "\n".join(filter(None, (facts.get("culprit", ""), facts.get("evidence", "")))) or subject.culprit
+    report = BugReport(
+        subject,
+        compiler,
+        script,
+        shown,
+        stages,
+        runs[len(others) :],
+        str(facts.get("same", "")),
+        str(facts.get("parity", "")),
+        culprit,
+        environment=_environment(),
+    )
+    seen = Seen(subject.fails, subject.operators, culprit.partition("\n")[0], subject.name)
+    return replace(report, similar=seen.similar_to(issues))
+
+
+def _shown(subject: Subject, runner: ScriptRunner) -> tuple[str, str, ScriptRun]:
+    """Return the backend and the plainest script that shows the defect, and what became of it.
+
+    Raises:
+        NotReproducedError: none does.
+    """
+    ended = []
+    for backend, scripts in subject.scripts.items():
+        if not scripts:
+            continue
+        runs = runner.run_until_one_shows(scripts, subject.raises)
+        ended += [f"{backend or 'script'} {number}: {run.sentence}" for number, run in enumerate(runs)]
+        last = runs[-1]
+        if last.outcome in ("wrong", "died") or (last.outcome == "raises" and subject.raises in last.said):
+            return backend, scripts[len(runs) - 1], last
+    raise NotReproducedError(f"{subject.name} is not reproduced here. What each script did:\n" + "\n".join(ended))
+
+
+def _environment() -> str:
+    """Return what ``torch.utils.collect_env`` prints: PyTorch asks for that."""
+    done = run_interpreter("torch.utils.collect_env", [], SecretVariables(os.environ), _COLLECT_ENV_SECONDS)
+    lines = done.stdout.strip().splitlines()
+    said = ("RuntimeWarning", "Collecting environment information")
+    return "\n".join(line for line in lines if not any(one in line for one in said) and line.strip() != "warn(")

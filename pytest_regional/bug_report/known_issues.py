@@ -1,0 +1,139 @@
+"""Finds issues that a report may be a duplicate of, in an index of public issues and among kept findings.
+
+Two things are compared: how the failure looks (kinds of difference and operators, by the patterns that the index has of
+each issue) and the steps of the compiler that it comes from. ``python -m bench.duplicates`` measures how often that is
+right.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_regional._files import text_of
+from pytest_regional.fuzz.findings.folder import Finding, FindingsFolder
+
+_INDEX = Path(__file__).with_name("known_issues.json")
+
+#: From here on an issue is called a likely duplicate: both looks and steps agree, or one of them wholly.
+LIKELY = 0.6
+
+#: What a sentence of blame calls a step of the compiler.
+_STEP = re.compile(
+    r"(?:pass|pattern|lowering of|decomposition of|fallback of) ([\w.]+)|(fusion of|vectorized code|code generation)"
+)
+
+
+@dataclass(frozen=True)
+class KnownIssue:
+    """One issue of the index.
+
+    Attributes:
+        number: of PyTorch's tracker; ``None`` for a finding that is kept here alone.
+        name: of the finding, or of the bug's test.
+        title: what happens.
+        fails: a pattern of what fails, where and how: oracle, stage and origin of a finding's signature.
+        operators: patterns; each matches an operator that takes part.
+        culprits: what it comes from, as blame said of it for some program.
+    """
+
+    number: int | None
+    name: str
+    title: str
+    fails: str
+    operators: tuple[str, ...] = ()
+    culprits: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> frozenset[str]:
+        """The compiler's steps that it comes from."""
+        return frozenset().union(*map(steps_in, self.culprits))
+
+
+@dataclass(frozen=True)
+class Known:
+    """An issue, and how alike it is, from 0 to 1."""
+
+    issue: KnownIssue
+    likeness: float
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen of a failure.
+
+    Attributes:
+        fails: what fails, where and how, as the signature of a finding says it; empty where that is not known.
+        operators: names of those that take part.
+        culprit: the sentence of blame.
+        name: of the finding; a kept finding is no duplicate of itself.
+    """
+
+    fails: str
+    operators: tuple[str, ...]
+    culprit: str = ""
+    name: str = ""
+
+    def similar_to(self, issues: Iterable[KnownIssue], at_least: float = LIKELY) -> tuple[Known, ...]:
+        """Return the issues that are alike, the likeliest first."""
+        known = [Known(issue, self.likeness(issue)) for issue in issues if issue.name != self.name]
+        return tuple(sorted((one for one in known if one.likeness >= at_least), key=lambda one: -one.likeness))
+
+    def likeness(self, issue: KnownIssue) -> float:
+        """Return how alike an issue is: half of it for what is seen, half for the steps that it comes from."""
+        if self.fails and not re.search(issue.fails, self.fails):
+            return 0.0
+        looks = _share(issue.operators, self.operators)
+        steps = steps_in(self.culprit)
+        if not steps or not issue.steps:
+            # Nothing says where it comes from: operators have to say it all.
+            return looks if issue.operators else 0.0
+        # Blame may name one step where two have to work together.
+        agree = len(steps & issue.steps) / min(len(steps), len(issue.steps))
+        return (looks + agree) / 2 if issue.operators else agree
+
+
+def _share(patterns: Sequence[str], operators: Sequence[str]) -> float:
+    """Return the share of patterns that match an operator."""
+    if not patterns:
+        return 0.0
+    return sum(any(re.fullmatch(pattern, one) for one in operators) for pattern in patterns) / len(patterns)
+
+
+def steps_in(culprit: str) -> frozenset[str]:
+    """Return the steps of the compiler that a sentence of blame names; operators without their overloads."""
+    return frozenset(".".join(name.split(".")[:2]) or kind for name, kind in _STEP.findall(culprit))
+
+
+@functools.cache
+def public_issues() -> tuple[KnownIssue, ...]:
+    """Return the issues of the index that is part of the package; ``python -m tools.known_issues`` wrote it."""
+    return tuple(map(_issue, json.loads(text_of(_INDEX))))
+
+
+def _issue(data: Mapping[str, Any]) -> KnownIssue:
+    lists = {name: tuple(data.get(name, ())) for name in ("operators", "culprits")}
+    return KnownIssue(data["number"], data["name"], data["title"], data["fails"], **lists)
+
+
+def kept_findings(folder: Path) -> tuple[KnownIssue, ...]:
+    """Return the findings that are kept in a folder, as issues without a number."""
+    known = []
+    for path in FindingsFolder(folder).paths():
+        finding = FindingsFolder(folder).read(path)
+        if isinstance(finding, Finding):
+            operators = tuple(map(re.escape, dict.fromkeys(finding.program.operators)))
+            culprits = tuple(filter(None, [(finding.culprit or "").partition("\n")[0]]))
+            known.append(KnownIssue(None, path.name, finding.title, re.escape(fails_of(finding)), operators, culprits))
+    return tuple(known)
+
+
+def fails_of(finding: Finding) -> str:
+    """Return what fails, where and how."""
+    signature = finding.signature
+    return f"{signature.oracle} {signature.stage} {signature.origin}"

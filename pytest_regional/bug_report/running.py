@@ -1,0 +1,166 @@
+"""Runs scripts in processes of their own, under changes: another backend, other seeds, another release of PyTorch."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_regional._secrets import SecretVariables
+from pytest_regional.harness.process import run_interpreter
+
+_MODULE = "pytest_regional.bug_report._script_run"
+
+
+@dataclass(frozen=True)
+class ScriptRun:
+    """What became of a script.
+
+    Attributes:
+        outcome: ``right``, ``wrong``, ``raises``, ``died`` (its process ended), ``too slow`` or ``not checked``.
+        said: the message of its exception, or why its process ended.
+        printed: what it printed.
+        seconds: how long it took, without the import of PyTorch.
+        facts: what was measured, where it was asked for: ``same`` and ``parity`` (``holds``, or what they say),
+            ``culprit`` and ``evidence``.
+    """
+
+    outcome: str
+    said: str = ""
+    printed: str = ""
+    seconds: float = 0.0
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def shows(self) -> bool:
+        """Whether it shows a defect."""
+        return self.outcome in ("wrong", "raises", "died")
+
+    @property
+    def sentence(self) -> str:
+        """Outcome, and the first line of what was said."""
+        first = next((line for line in self.said.splitlines() if line.strip()), "")
+        return f"{self.outcome}: {first}" if first else self.outcome
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Under what a script runs.
+
+    Attributes:
+        backend: what ``torch.compile`` is given in place of the script's; empty for the script's.
+        seed: added to every seed of the script.
+        fallback_random: Inductor draws the same random numbers as eager.
+        measure: compare with eager by PyTorch's rule and by the harness's as well.
+        blame_seconds: how long to search for the culprit; 0 to leave that out.
+    """
+
+    backend: str = ""
+    seed: int = 0
+    fallback_random: bool = False
+    measure: bool = False
+    blame_seconds: float = 0.0
+
+
+class ScriptRunner:
+    """Runs scripts with one interpreter.
+
+    Args:
+        folder: for files of its own.
+        python: the interpreter; this package is installed there.
+        seconds: how long a process may take.
+    """
+
+    def __init__(self, folder: Path, python: Path | str = sys.executable, seconds: float = 240.0) -> None:
+        self._folder, self._python, self._seconds = folder, python, seconds
+        self._numbers = itertools.count()
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def run(self, script: str, changes: Changes | None = None, *, trace: Path | None = None) -> ScriptRun:
+        """Run one script.
+
+        Args:
+            script: its text.
+            changes: under what.
+            trace: where PyTorch is to write its structured trace (``TORCH_TRACE``).
+        """
+        return self._in_one_process([(script, changes or Changes())], trace, until=None)[0]
+
+    def run_each(self, script: str, changes: Sequence[Changes]) -> list[ScriptRun]:
+        """Run one script under several changes, in one process as long as that lives."""
+        runs: list[ScriptRun] = []
+        while len(runs) < len(changes):
+            runs += self._in_one_process([(script, one) for one in changes[len(runs) :]], None, until=None)
+        return runs
+
+    def run_until_one_shows(self, scripts: Sequence[str], raises: str = "") -> list[ScriptRun]:
+        """Run scripts one after the other, up to the first that is wrong, or that raises what contains ``raises``."""
+        return self._in_one_process([(script, Changes()) for script in scripts], None, until=raises)
+
+    def _in_one_process(
+        self, jobs: Sequence[tuple[str, Changes]], trace: Path | None, *, until: str | None
+    ) -> list[ScriptRun]:
+        """Return what became of the jobs that the process came to, of one at least."""
+        folder = self._folder / str(next(self._numbers))
+        folder.mkdir()
+        files = [folder / str(number) / "script.py" for number in range(len(jobs))]
+        for file, (script, _) in zip(files, jobs, strict=True):
+            file.parent.mkdir()
+            file.write_text(script, encoding="utf-8")
+        asked = {
+            "jobs": [{"script": str(file), **vars(one)} for file, (_, one) in zip(files, jobs, strict=True)],
+            "until": until,
+        }
+        request, answer = folder / "request.json", folder / "answer.json"
+        request.write_text(json.dumps(asked), encoding="utf-8")
+        try:
+            done = run_interpreter(
+                _MODULE, [str(request), str(answer)], _environment(trace), self._seconds, self._python
+            )
+        except subprocess.TimeoutExpired:
+            return [*_answered(answer), ScriptRun("too slow", f"it took longer than {self._seconds:g} s")]
+        runs = _answered(answer)
+        if done.returncode and len(runs) < len(jobs):
+            last = (done.stdout.strip().splitlines() or ["nothing"])[-1]
+            # A negative status is the number of the signal that ended the process.
+            outcome = "died" if done.returncode < 0 else "not checked"
+            runs.append(ScriptRun(outcome, f"exit status {done.returncode}; last line: {last}"))
+        return runs
+
+
+def _answered(answer: Path) -> list[ScriptRun]:
+    """Return the runs that a process has written, one line of JSON for each."""
+    if not answer.exists():
+        return []
+    return [ScriptRun(**json.loads(line)) for line in answer.read_text(encoding="utf-8").splitlines()]
+
+
+def _environment(trace: Path | None) -> SecretVariables:
+    ours = ("PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "TORCH_TRACE", "TORCHINDUCTOR_CACHE_DIR")
+    environment = SecretVariables({name: value for name, value in os.environ.items() if name not in ours})
+    parent = str(Path(__file__).resolve().parents[2])
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [parent, environment.get("PYTHONPATH")]))
+    if trace is not None:
+        environment["TORCH_TRACE"] = str(trace)
+    return environment
+
+
+def rendered_trace(trace: Path) -> bool:
+    """Have ``tlparse``, where it is installed, write the pages of a structured trace into its folder; say whether."""
+    command = shutil.which("tlparse")
+    logs = sorted(trace.glob("*.log"))
+    if command is None or not logs:
+        return False
+    done = subprocess.run(
+        [command, str(logs[0]), "-o", str(trace / "tlparse"), "--overwrite", "--no-browser"],
+        capture_output=True,
+        check=False,
+    )
+    return not done.returncode

@@ -1,0 +1,223 @@
+"""Short scripts that show a defect with torch alone: they fail where it stands.
+
+The scripts of findings (:mod:`pytest_regional.fuzz.findings.scripts`) check all that a program leaves, and say whether
+it is fixed. A maintainer wants to read ten lines: these make simple inputs, compare one thing, and raise.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_regional.fuzz.findings.scripts import backend_source
+from pytest_regional.fuzz.model.arguments import assignments
+from pytest_regional.fuzz.model.program import Program, Region, Step
+from pytest_regional.fuzz.model.source import inputs_source, source_without_inputs
+
+#: How inputs may be filled, the plainest first; what the generator of programs fills them with comes last.
+_FILLED = (
+    ("torch.arange({count}.)", ".reshape({shape})"),
+    ("torch.ones({shape})", ""),
+    ("torch.rand({shape})", ""),
+)
+
+#: How :func:`assignments` writes the values of an input: ``signed(3, 4).to(device, torch.float32)``.
+_VALUES = re.compile(r"(\w+)\(([\d, ]*)(?:below=(\d+)|dtype=[\w.]+)?\)\.to\(device(?:, torch\.(\w+))?\)")
+
+#: Lines that compare, by what is compared; ``found`` and ``expected`` are outputs, ``a`` and ``b`` inputs.
+_CHECKS = {
+    "values": ('print(found, expected, sep="\\n")', "torch.testing.assert_close(found, expected, equal_nan=True)"),
+    "digits": (
+        "exact, both = program(*(x.double() for x in inputs())), (found, expected)",
+        "errors = [max(((x - y) / y).abs().nan_to_num().max() for x, y in zip(one, exact)) for one in both]",
+        'print("largest relative error, compiled and eager:", *errors)',
+        "assert errors[0] <= 10 * errors[1]",
+    ),
+    "memory": (
+        "addresses = [[x.data_ptr() for x in (*inputs, *outputs)] for inputs, outputs in ((a, found), (b, expected))]",
+        "shared = [[[one == other for other in some] for one in some] for some in addresses]",
+        'print("which of inputs and outputs begin at the same address:", *shared, sep="\\n")',
+        "assert shared[0] == shared[1]",
+    ),
+    "strides": (
+        "strides = [[x.stride() for x in outputs] for outputs in (found, expected)]",
+        'print("strides, compiled and eager:", *strides)',
+        "assert strides[0] == strides[1]",
+    ),
+    "inputs": ('print(a, b, sep="\\n")', "torch.testing.assert_close(a, b, equal_nan=True)"),
+    "gradients": (
+        "for outputs in (found, expected):",
+        "    sum(x.sum() for x in outputs if x.requires_grad).backward()",
+        "gradients = [[x.grad for x in inputs if x.requires_grad] for inputs in (a, b)]",
+        'print(*gradients, sep="\\n")',
+        "torch.testing.assert_close(*gradients, equal_nan=True)",
+    ),
+    "raises": (),
+}
+
+#: What is compared to see a difference, by its kind; one after the other where there are several.
+_SEEN_BY = {
+    "value": ("values", "digits"),
+    "stride": ("strides",),
+    "alias": ("memory",),
+    "exception": ("raises",),
+    "missing-grad": ("gradients",),
+}
+
+
+@dataclass(frozen=True)
+class ScriptParts:
+    """What a script is made of.
+
+    Attributes:
+        program: source of the function ``program``, with all that it needs.
+        inputs: source of the function ``inputs(seed)``.
+        backend: what ``torch.compile`` is given, as source.
+        check: what is compared, a key of the checks.
+        calls: how often the program is called; a second call gets other inputs.
+        options: further arguments of ``torch.compile``, as source.
+        before: source that stands before the compile, such as the definition of a backend.
+        training: whether something in the backward raises.
+    """
+
+    program: str
+    inputs: str
+    backend: str
+    check: str
+    calls: int = 1
+    options: str = ""
+    before: str = ""
+    training: bool = False
+
+    @property
+    def text(self) -> str:
+        """The script."""
+        seed = "seed=seed" if self.calls > 1 else ""
+        if self.check == "raises":
+            body = [f"program(*inputs({seed}))  # eager raises nothing", f"found = compiled(*inputs({seed}))"]
+            body += ["sum(x.sum() for x in found if x.requires_grad).backward()"] * self.training
+        else:
+            body = [f"a, b = inputs({seed}), inputs({seed})", "found, expected = compiled(*a), program(*b)"]
+            body += _CHECKS[self.check]
+        if self.calls > 1:
+            body = [f"for seed in range({self.calls}):", *(f"    {line}" for line in body)]
+        compiled = f"compiled = torch.compile(program, backend={self.backend}{self.options})"
+        parts = [self.program, self.inputs, *([self.before] if self.before else []), "\n".join([compiled, *body])]
+        return without_scaffold("\n\n".join(part.strip("\n") for part in parts))
+
+
+def scripts_of(program: Program, origin: str, backend: str) -> Iterator[ScriptParts]:
+    """Yield scripts that may show what is wrong with a program, the plainest first.
+
+    Args:
+        program: reduced.
+        origin: what was seen, as the signature of a finding says it: ``"value of output, alias of output"``.
+        backend: by name: PyTorch's, or of this package.
+    """
+    plain = program if backend in ("torch", "reference") else _without_regions(program)
+    name, before = backend_source(backend, program.partitioner)
+    options = f", dynamic={program.dynamic}" if program.dynamic is not None else ""
+    kinds = [kind.strip() for kind in origin.split(",")]
+    firsts = [kind for kind in kinds if not kind.endswith("(second call)")]
+    source = source_without_inputs(plain)
+    for calls in (1, 2) if firsts else (2,):
+        for check in dict.fromkeys(check for kind in firsts or kinds for check in checks_of(kind)):
+            for inputs in _inputs_of(plain, calls):
+                training = check == "raises" and program.training
+                yield ScriptParts(source, inputs, name, check, calls, options, before, training)
+
+
+def checks_of(kind: str) -> tuple[str, ...]:
+    """Return what may see a kind of difference; ``"value of grad[0]"`` is one of gradients."""
+    what, of, where = kind.partition(" of ")
+    if not of or " at " in kind:
+        return ("raises",)
+    if where.startswith("grad"):
+        return ("gradients",)
+    return ("inputs",) if where.startswith("input") else _SEEN_BY.get(what, ("values",))
+
+
+def _without_regions(program: Program) -> Program:
+    """Return a program without annotations of regions, which compilers of whole graphs ignore."""
+    blocks = tuple(replace(block, steps=tuple(map(_unannotated, block.steps))) for block in program.blocks)
+    return replace(program, steps=tuple(map(_unannotated, program.steps)), blocks=blocks)
+
+
+def _unannotated(step: Step) -> Step:
+    return replace(step, scope=tuple(context for context in step.scope if not isinstance(context, Region)))
+
+
+def _inputs_of(program: Program, calls: int) -> Iterator[str]:
+    """Yield sources of ``inputs``, the plainest first."""
+    lines = list(assignments(program.arguments))
+    values = ", ".join(f"x{number}" for number in range(len(program.arguments)))
+    for fill, reshaped in _FILLED:
+        filled = [_VALUES.sub(lambda found: _filled(found, fill, reshaped), line) for line in lines]  # noqa: B023
+        marks = [
+            f"torch._dynamo.maybe_mark_dynamic(x{index}, {dim})"
+            for index, one in enumerate(program.arguments)
+            for dim in one.dynamic
+        ]
+        if not any("device" in line for line in filled):
+            yield _function([*filled, *marks, f"return [{values}]"], calls)
+    yield inputs_source(program.arguments)
+
+
+def _function(lines: Sequence[str], calls: int) -> str:
+    drawn = any("torch.rand" in line for line in lines)
+    seeded = [f"torch.manual_seed({'seed' if calls > 1 else 0})"] * (drawn or calls > 1)
+    return "\n".join([f"def inputs({'seed' if calls > 1 else ''}):", *(f"    {line}" for line in (*seeded, *lines))])
+
+
+def _filled(found: re.Match[str], fill: str, reshaped: str) -> str:
+    """Return other source for the values of an input, of the same shape and dtype."""
+    content, sizes, below, dtype = found.groups()
+    numbers = [int(size) for size in sizes.replace(",", " ").split()]
+    shape = ", ".join(map(str, numbers)) if numbers else "()"
+    if content == "index":
+        return f"torch.randint(0, {below}, ({', '.join(map(str, numbers))}{',' * (len(numbers) == 1)}))"
+    count = 1
+    for number in numbers:
+        count *= number
+    source = fill.format(count=count, shape=shape)
+    if len(numbers) != 1:
+        source += reshaped.format(shape=shape)
+    return source if dtype in (None, "float32") else f"{source}.to(torch.{dtype})"
+
+
+#: What the first statements of our scripts do for the process: none of it shows the defect.
+_SCAFFOLD = ("os.environ", "sys.excepthook")
+
+
+def without_scaffold(text: str) -> str:
+    """Return a script without its private cache, its hook for exceptions, and imports that only these need."""
+    lines = text.splitlines()
+    drop: set[int] = set()
+    tree = ast.parse(text)
+    kept = []
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]).startswith(_SCAFFOLD):
+            drop.update(range(statement.lineno - 1, statement.end_lineno or statement.lineno))
+        else:
+            kept.append(statement)
+    for statement in kept:
+        if isinstance(statement, ast.Import) and not _is_used(statement, kept):
+            drop.update(range(statement.lineno - 1, statement.end_lineno or statement.lineno))
+    return _squeezed([line for number, line in enumerate(lines) if number not in drop])
+
+
+def _is_used(imported: ast.Import, statements: Sequence[ast.stmt]) -> bool:
+    names = {(alias.asname or alias.name).partition(".")[0] for alias in imported.names}
+    used = (node.id for statement in statements for node in ast.walk(statement) if isinstance(node, ast.Name))
+    return not names.isdisjoint(used)
+
+
+def _squeezed(lines: Sequence[str]) -> str:
+    """Return lines as text, with no more than two empty ones in a row."""
+    kept: list[str] = []
+    for line in lines:
+        if line or kept[-2:] != ["", ""]:
+            kept.append(line)
+    return "\n".join(kept).strip("\n") + "\n"

@@ -1,0 +1,145 @@
+"""What a report is about: a finding of the fuzzer, or a script."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_regional._errors import RegionalError
+from pytest_regional._files import text_of
+from pytest_regional.bug_report.known_issues import fails_of
+from pytest_regional.bug_report.scripts import scripts_of, without_scaffold
+from pytest_regional.fuzz.findings.folder import Finding, FindingError, FindingsFolder
+from pytest_regional.fuzz.findings.scripts import STAND_ALONE
+
+#: What each kind of difference is called in a title.
+_SEEN = {
+    "value": "wrong values",
+    "nan": "NaN or infinity otherwise than in eager",
+    "stride": "other strides than eager",
+    "alias": "results share memory otherwise than in eager",
+    "dtype": "another dtype than eager",
+    "shape": "another shape than eager",
+    "missing-grad": "a gradient is missing",
+    "draws": "other random numbers than eager",
+}
+_PLACES = {"grad": "gradients", "input": "inputs afterwards"}
+
+#: So many scripts are tried for one backend: each is a compile or two.
+_MOST_SCRIPTS = 9
+
+
+class SubjectError(RegionalError):
+    """What a report is to be about cannot be read; the message says what to give."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a report is about.
+
+    Attributes:
+        name: of its file or its test, to say where it comes from.
+        title: one sentence: what happens.
+        expected: what would be right.
+        fails: what fails, where and how, as the signature of a finding says it; empty where that is not known.
+        operators: the names of the operators that take part.
+        scripts: by backend, scripts that may show it, the plainest first.
+        raises: the class of the exception that shows it; empty where something is computed wrong.
+        culprit: what is known of it before the report is made.
+        source: where the scripts come from, in a sentence.
+    """
+
+    name: str
+    title: str
+    expected: str
+    fails: str
+    operators: tuple[str, ...]
+    scripts: dict[str, tuple[str, ...]]
+    raises: str = ""
+    culprit: str = ""
+    source: str = ""
+
+
+def subject_of(path: Path) -> Subject:
+    """Return what a finding's ``.json``, or a script, is about.
+
+    Raises:
+        SubjectError: it can be read as neither.
+    """
+    try:
+        if path.suffix == ".py":
+            return of_script(path.name, text_of(path))
+        finding = FindingsFolder(path.parent).read(path)
+    except (FindingError, OSError, UnicodeDecodeError) as error:
+        raise SubjectError(f"{path} cannot be read: {error}") from error
+    if not isinstance(finding, Finding):
+        raise SubjectError(
+            f"{path} is a sequence of compiles, no program: PyTorch's tracker needs its script, {path.stem}.py, which "
+            f"`pytest-regional findings show` prints"
+        )
+    return _of_finding(path.name, finding)
+
+
+def of_script(name: str, text: str) -> Subject:
+    """Return what a script is about: its docstring says it.
+
+    Raises:
+        SubjectError: it is no Python.
+    """
+    try:
+        title = ast.get_docstring(ast.parse(text)) or name
+    except SyntaxError as error:
+        raise SubjectError(f"{name} is no Python: {error}") from error
+    first = title.partition("\n\n")[0].replace("\n", " ")
+    shortened = without_scaffold(text)
+    return Subject(name, first, "What eager does.", "", (), {"": (shortened,)})
+
+
+def _of_finding(name: str, finding: Finding) -> Subject:
+    origin = finding.signature.origin
+    raises = origin.partition(" at ")[0].split(":")[0] if finding.signature.oracle == "compiles" else ""
+    kinds = tuple(dict.fromkeys(kind.strip().partition(" (")[0] for kind in origin.split(",")))
+    backends = dict.fromkeys((finding.backend, "inductor", "torch", finding.backend))
+    if finding.backend != "aot_eager":
+        backends = dict.fromkeys(("inductor", "torch", finding.backend))
+    whole = finding.script_with_torch_alone or finding.script
+    scripts = {
+        backend: tuple(_scripts(finding, backend)) + ((whole,) if backend == finding.backend else ())
+        for backend in backends
+    }
+    operators = finding.program.operators
+    shown = ", ".join(dict.fromkeys(operator.removeprefix("aten_").strip("_") for operator in operators[:4]))
+    return Subject(
+        name,
+        f"{words_for(kinds, raises)} ({shown})",
+        "The same call in eager raises nothing." if raises else "What eager gives.",
+        fails_of(finding),
+        operators,
+        scripts,
+        raises,
+        finding.culprit or "",
+        "The program was found by a fuzzer and made smaller until nothing could go",
+    )
+
+
+def _scripts(finding: Finding, backend: str) -> Iterator[str]:
+    if finding.signature.oracle not in (*STAND_ALONE, "further_calls", "integer_twin", "metamorphic"):
+        return
+    parts = scripts_of(finding.program, finding.signature.origin, backend)
+    for number, one in enumerate(parts):
+        if number < _MOST_SCRIPTS:
+            yield one.text
+
+
+def words_for(kinds: Sequence[str], raises: str) -> str:
+    """Return in words what is seen: kinds of difference, or the class of an exception."""
+    if raises:
+        return f"torch.compile raises {raises}"
+    seen = []
+    for kind in kinds:
+        what, _, where = kind.partition(" of ")
+        place = next((words for prefix, words in _PLACES.items() if where.startswith(prefix)), "outputs")
+        seen.append(f"{_SEEN.get(what, what)} in {place}")
+    return f"torch.compile: {', '.join(dict.fromkeys(seen))}"

@@ -1,0 +1,102 @@
+"""Scripts in processes: outcomes, backends, seeds, measures, and what ends a process."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_regional.bug_report.running import Changes, ScriptRunner
+
+HEAD = "import os, sys\nimport torch\n"
+WRONG = HEAD + "x = torch.rand(3)\nprint(torch.compile(torch.sin)(x).sum())\nassert False, 'other values'\n"
+COMPILED = """\
+import torch
+
+def program(x):
+    return x.sin()
+
+torch.manual_seed(0)
+x = torch.rand(3)
+print(x[0].item())
+print(type(torch.compile(program, backend="aot_eager")(x)).__name__)
+torch.testing.assert_close(program(x), program(x))
+"""
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory):
+    return ScriptRunner(tmp_path_factory.mktemp("scripts"), seconds=100)
+
+
+def test_outcomes(runner):
+    scripts = {
+        "right": HEAD + "print('fine')\n",
+        "not checked": HEAD + "sys.exit(2)\n",
+        "wrong": HEAD + "print('still fails')\nsys.exit(1)\n",
+        "raises": HEAD + "raise KeyError('missing')\n",
+    }
+    for outcome, script in scripts.items():
+        assert [run.outcome for run in runner.run_each(script, [Changes()])] == [outcome]
+
+
+def test_the_first_that_shows_it_is_the_last_that_runs(runner):
+    runs = runner.run_until_one_shows([HEAD, HEAD + "raise ValueError\n", HEAD + "raise KeyError\n", HEAD], "KeyError")
+
+    # In eager each is the same: none of them is about a compiler.
+    assert [run.outcome for run in runs] == ["right", "raises", "not checked", "right"]
+    assert "in eager it is raises: KeyError" in runs[2].said
+
+
+def test_a_script_that_is_right_in_eager_alone_shows_it(runner):
+    script = COMPILED.replace("program(x))", "torch.compile(program, backend=lambda gm, i: lambda *x: (x[0],))(x))")
+
+    runs = runner.run_until_one_shows([COMPILED, script, COMPILED])
+
+    assert [run.outcome for run in runs] == ["right", "wrong"]
+    assert "not close" in runs[1].said
+    assert runs[1].shows
+
+
+def test_changes(runner):
+    usual, again, seeded, random = runner.run_each(
+        COMPILED,
+        [Changes(), Changes("eager"), Changes(seed=1), Changes(fallback_random=True, measure=True, blame_seconds=5)],
+    )
+
+    assert usual.printed == again.printed == random.printed != seeded.printed
+    assert random.facts["same"] == "holds"
+    assert random.facts["parity"] == "holds"
+    assert "culprit" not in random.facts
+
+
+def test_the_culprit_is_searched_with_the_script_as_the_check(runner):
+    wrong = COMPILED.replace("program(x), program(x)", "torch.compile(program, backend='aot_eager')(x), x")
+
+    run = runner.run(wrong, Changes(measure=True, blame_seconds=20))
+
+    assert run.outcome == "wrong"
+    assert "no compiler" in run.facts["culprit"]
+    assert "nothing compiled" in run.facts["evidence"]
+
+
+def test_a_process_that_ends_is_said_and_the_next_change_runs(runner):
+    script = HEAD + "torch.manual_seed(7)\nif torch.initial_seed() == 7:\n    os.kill(os.getpid(), 11)\n"
+
+    died, right = runner.run_each(script, [Changes(), Changes(seed=1)])
+
+    assert (died.outcome, right.outcome) == ("died", "right")
+    assert "exit status -11" in died.said
+    assert died.shows
+    assert not right.shows
+
+
+def test_a_script_that_takes_too_long(tmp_path):
+    (run,) = ScriptRunner(tmp_path, seconds=0.5).run_each("while True:\n    pass\n", [Changes()])
+
+    assert run.outcome == "too slow"
+    assert "0.5 s" in run.said
+
+
+def test_directories_of_this_machine_are_left_out(runner):
+    run = runner.run(HEAD + "raise ValueError(f'{__file__} {torch.__file__}')\n")
+
+    assert "ValueError: script.py torch/__init__.py" in run.said
