@@ -19,6 +19,7 @@ from pytest_regional._torch.dynamo import never_compiled, original_of
 from pytest_regional.harness import isolation
 from pytest_regional.harness.blame.culprit import BlameDepth, Culprit
 from pytest_regional.harness.blame.reproducing import culprit_of
+from pytest_regional.harness.codegen.places import CodePlace, places_of_results
 from pytest_regional.harness.compiling import raise_annotation_error
 from pytest_regional.harness.parity.captured import Captured, dense_value
 from pytest_regional.harness.parity.compare import (
@@ -40,6 +41,7 @@ from pytest_regional.harness.parity.tolerance import Tolerance
 
 if TYPE_CHECKING:
     from pytest_regional.harness.options import CompileOptions
+    from pytest_regional.harness.record import GeneratedSource
     from pytest_regional.harness.regional import Regional
 
 
@@ -129,12 +131,18 @@ class ParityCheck:
     options: CompileOptions | None = field(default=None, kw_only=True)
     depth: BlameDepth | None = field(default=None, kw_only=True)
 
+    #: The regions that a search found to blame.
+    _blamed: tuple[str, ...] = field(default=(), init=False)
+    #: How many sources were generated before this check.
+    _compiled_before: int = field(default=0, init=False)
+
     #: Whether the harness compiles the program, so that changes reach it.
     searchable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Unwrap a program that ``torch.compile`` returned: the backend under test is to compile it."""
         self.fn = original_of(self.fn)
+        self._compiled_before = len(self.regional._observer.sources)
         if self.regional.forward_only and self.backward is None:
             self.backward = False
 
@@ -325,13 +333,15 @@ class ParityCheck:
     def _error(self, report: ParityReport, *cases: _Case) -> ParityError:
         """Return the error of a failed comparison, with what is to blame as far as it is to be looked for."""
         depth = self.depth or self.regional.blame_depth
+        sources = tuple(self.regional._observer.sources[self._compiled_before :])
         if depth == "deep" and self.searchable:
             culprit = replace(self.culprit(), first_wrong=self._first_wrong(report))
             self.regional.culprits.append(culprit)
-            return ParityError(report, culprit.sentence, culprit)
+            return ParityError(report, culprit.sentence, culprit, _places(sources, report, cases, culprit.regions))
         if depth == "off" or not cases:
-            return ParityError(report)
-        return ParityError(report, self._blame(*cases))
+            return ParityError(report, places=_places(sources, report, cases, ()))
+        blame = self._blame(*cases)
+        return ParityError(report, blame, places=_places(sources, report, cases, self._blamed))
 
     def blame_for(self, second: tuple[Any, ...]) -> str:
         """Return which region causes a difference that was found on the inputs, or on a ``second`` set of them."""
@@ -351,11 +361,14 @@ class ParityCheck:
     def _blame_among(self, names: list[str], first: _Case, second: _Case) -> str:
         if not self._agrees(first, second, frozenset(names)):
             return "no region: the difference remains with every region left eager, so it arises outside the regions"
+        self._blamed = tuple(names)
         alone = [name for name in names if self._agrees(first, second, frozenset({name}))]
         if alone:
+            self._blamed = tuple(alone)
             return _regions(alone) + ": with it left eager the program agrees with eager"
         guilty = [name for name in names if not self._agrees(first, second, frozenset(names) - {name})]
         if guilty:
+            self._blamed = tuple(guilty)
             return _regions(guilty) + ": each differs even when it is the only one compiled"
         return f"a combination of {_regions(names)}: every region alone agrees with eager"
 
@@ -393,6 +406,23 @@ class GivenParity(ParityCheck):
 
     def _blame(self, first: _Case, second: _Case) -> str:
         return "not searched for: the program was compiled by the function given as compiled="
+
+
+#: What a comparison finds that no line of code writes.
+_NOT_WRITTEN = ("exception", "draws", "distribution")
+
+
+def _places(
+    sources: Sequence[GeneratedSource], report: ParityReport, cases: Sequence[_Case], regions: Sequence[str]
+) -> tuple[CodePlace, ...]:
+    """Return the lines of ``sources`` that make what ``report`` finds wrong, in ``regions`` if one is to blame."""
+    where = {mismatch.where.rpartition(": ")[2] for mismatch in report.mismatches if mismatch.kind not in _NOT_WRITTEN}
+    if not where:
+        return ()
+    outputs = [path for path, leaf in cases[0].eager.outputs if isinstance(leaf, Captured)] if cases else []
+    wrong = [number for number, path in enumerate(outputs) if path in where]
+    backward = all(one.startswith("grad of ") for one in where)
+    return places_of_results(sources, backward=backward, regions=regions, wrong=wrong, outputs=len(outputs))
 
 
 def _merged(first: ParityReport, second: ParityReport, label: str) -> ParityReport:
