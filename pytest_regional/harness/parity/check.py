@@ -19,7 +19,6 @@ from pytest_regional._torch.dynamo import never_compiled, original_of
 from pytest_regional.harness import isolation
 from pytest_regional.harness.blame.culprit import BlameDepth, Culprit
 from pytest_regional.harness.blame.reproducing import culprit_of
-from pytest_regional.harness.codegen.places import CodePlace, places_of_results
 from pytest_regional.harness.compiling import raise_annotation_error
 from pytest_regional.harness.parity.captured import Captured, dense_value
 from pytest_regional.harness.parity.compare import (
@@ -34,6 +33,7 @@ from pytest_regional.harness.parity.execution import Execution, execute, fresh_c
 from pytest_regional.harness.parity.fp64_reference import precision_of
 from pytest_regional.harness.parity.inputs import other_form
 from pytest_regional.harness.parity.noise import Noise, NoiseSource
+from pytest_regional.harness.parity.places import wrong_places
 from pytest_regional.harness.parity.random_code import RUNS, random_mismatches, reseeded
 from pytest_regional.harness.parity.report import BadProgramError, NotRefusedError
 from pytest_regional.harness.parity.state import raw_bytes, same_bytes
@@ -41,7 +41,6 @@ from pytest_regional.harness.parity.tolerance import Tolerance
 
 if TYPE_CHECKING:
     from pytest_regional.harness.options import CompileOptions
-    from pytest_regional.harness.record import GeneratedSource
     from pytest_regional.harness.regional import Regional
 
 
@@ -334,14 +333,17 @@ class ParityCheck:
         """Return the error of a failed comparison, with what is to blame as far as it is to be looked for."""
         depth = self.depth or self.regional.blame_depth
         sources = tuple(self.regional._observer.sources[self._compiled_before :])
+        outputs = cases[0].eager.outputs if cases else ()
         if depth == "deep" and self.searchable:
             culprit = replace(self.culprit(), first_wrong=self._first_wrong(report))
             self.regional.culprits.append(culprit)
-            return ParityError(report, culprit.sentence, culprit, _places(sources, report, cases, culprit.regions))
+            return ParityError(
+                report, culprit.sentence, culprit, wrong_places(sources, report, outputs, culprit.regions)
+            )
         if depth == "off" or not cases:
-            return ParityError(report, places=_places(sources, report, cases, ()))
+            return ParityError(report, places=wrong_places(sources, report, outputs, ()))
         blame = self._blame(*cases)
-        return ParityError(report, blame, places=_places(sources, report, cases, self._blamed))
+        return ParityError(report, blame, places=wrong_places(sources, report, outputs, self._blamed))
 
     def blame_for(self, second: tuple[Any, ...]) -> str:
         """Return which region causes a difference that was found on the inputs, or on a ``second`` set of them."""
@@ -406,23 +408,6 @@ class GivenParity(ParityCheck):
 
     def _blame(self, first: _Case, second: _Case) -> str:
         return "not searched for: the program was compiled by the function given as compiled="
-
-
-#: What a comparison finds that no line of code writes.
-_NOT_WRITTEN = ("exception", "draws", "distribution")
-
-
-def _places(
-    sources: Sequence[GeneratedSource], report: ParityReport, cases: Sequence[_Case], regions: Sequence[str]
-) -> tuple[CodePlace, ...]:
-    """Return the lines of ``sources`` that make what ``report`` finds wrong, in ``regions`` if one is to blame."""
-    where = {mismatch.where.rpartition(": ")[2] for mismatch in report.mismatches if mismatch.kind not in _NOT_WRITTEN}
-    if not where:
-        return ()
-    outputs = [path for path, leaf in cases[0].eager.outputs if isinstance(leaf, Captured)] if cases else []
-    wrong = [number for number, path in enumerate(outputs) if path in where]
-    backward = all(one.startswith("grad of ") for one in where)
-    return places_of_results(sources, backward=backward, regions=regions, wrong=wrong, outputs=len(outputs))
 
 
 def _merged(first: ParityReport, second: ParityReport, label: str) -> ParityReport:
