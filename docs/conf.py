@@ -8,6 +8,7 @@ are made from docstrings by ``make reference``; Sphinx reads those of docs/autod
 from __future__ import annotations
 
 import re
+import shutil
 from importlib import metadata
 from pathlib import Path
 
@@ -61,6 +62,17 @@ def _included(_app: Sphinx, _path: Path, _name: str, content: list[str]) -> None
     content[0] = _translated(content[0])
 
 
+def _for_agents(app: Sphinx, error: Exception | None) -> None:
+    """Publish ``llms.txt`` with the pages that it names, as Markdown next to their HTML."""
+    if error is not None or app.builder.format != "html":
+        return
+    source, target = Path(app.srcdir), Path(app.outdir)
+    text = (source / "llms.txt").read_text(encoding="utf-8")
+    for name in ["llms.txt", *re.findall(r"\]\(([^)]+)\)", text)]:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / name, target / name)
+
+
 def _without_abbreviations(app: Sphinx, tree: nodes.document, _name: str) -> None:
     """Write the star before keyword-only parameters as text: the Markdown builder (0.6) drops it otherwise."""
     if app.builder.name == "markdown":
@@ -73,4 +85,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("source-read", _page)
     app.connect("include-read", _included)
     app.connect("doctree-resolved", _without_abbreviations)
+    app.connect("build-finished", _for_agents)
     return {"parallel_read_safe": True}

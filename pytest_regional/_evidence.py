@@ -7,7 +7,6 @@ the process that was started copies those of failed tests, of a test too that ta
 from __future__ import annotations
 
 import hashlib
-import re
 import shutil
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -15,9 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional import _environment
+from pytest_regional._code_files import (
+    LONGEST_NAME,
+    lines_at_fault,
+    plain_name,
+    sources_of,
+    temporary_folder,
+    write_code,
+)
 from pytest_regional._files import dumps
 from pytest_regional._text import encodable
-from pytest_regional.report.facts import Facts
+from pytest_regional.report.facts import CodeLine, Facts
 from pytest_regional.report.problems import bad_tests, message_of
 
 if TYPE_CHECKING:
@@ -26,11 +33,8 @@ if TYPE_CHECKING:
     from pytest_regional._session import RegionalSession
     from pytest_regional.harness.regional import Regional
 
-#: Generated sources that are kept of a test; a fuzz test has thousands.
-_SOURCES = 50
-
-#: Characters of a test's id in the name of its directory.
-_NAME = 80
+#: What the directory with generated code is called in that of a test.
+CODE = "code"
 
 
 class Evidence:
@@ -42,6 +46,7 @@ class Evidence:
 
     def __init__(self, session: RegionalSession) -> None:
         self._directories = session.settings.reports.directories
+        self._config = session.config
         self._folder = session.config.stash[_environment.FOLDER].parent / "evidence"
         self._failed: set[str] = set()
 
@@ -51,17 +56,31 @@ class Evidence:
 
         return structured_trace_to(self._of(test) / "trace") if self._directories else structured_trace_off()
 
-    def keep(self, report: pytest.TestReport, regional: Regional | None) -> None:
-        """Keep the code of a test that failed; forget one that did not fail at all."""
+    def code_at_fault(self, fact: Facts, error: BaseException, regional: Regional) -> list[CodeLine]:
+        """Keep the code of a test that failed with ``error``, and return the lines of it that are concerned.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        kept, sources = self._code_of(fact), sources_of(regional)
+        if kept is None:
+            return []
+        write_code(self._of(fact["test"]) / CODE if self._directories else kept, sources)
+        return lines_at_fault(error, regional, kept, sources)
+
+    def _code_of(self, fact: Facts) -> Path | None:
+        """Return where the code of a test is once the run is over; ``None`` where nothing is kept."""
+        if self._directories:
+            return self._directories[0] / name_of(fact) / CODE
+        temporary = temporary_folder(self._config)
+        return temporary and temporary / name_of(fact)
+
+    def keep(self, report: pytest.TestReport) -> None:
+        """Keep what there is of a test that failed; forget one that did not fail at all."""
         if not self._directories:
             return
         if report.failed:
             self._failed.add(report.nodeid)
-            for number, source in enumerate(regional._observer.sources[-_SOURCES:] if regional else ()):
-                folder = self._of(report.nodeid) / "code"
-                folder.mkdir(parents=True, exist_ok=True)
-                name = f"{number:02}-{_plain('-'.join((source.graph, *source.regions)))[:_NAME]}.py"
-                (folder / name).write_text(source.text, encoding="utf-8", errors="backslashreplace")
         elif report.when == "teardown" and report.nodeid not in self._failed:
             shutil.rmtree(self._of(report.nodeid), ignore_errors=True)
 
@@ -101,8 +120,4 @@ def name_of(fact: Facts) -> str:
     """Return the name of a test's directory: readable, and another one for each test, backend and device."""
     whole = f"{fact['test']}-{fact['backend']}-{fact['device']}"
     digest = hashlib.sha256(whole.encode(errors="backslashreplace")).hexdigest()[:8]
-    return f"{_plain(fact['test'])[-_NAME:].strip('-')}-{digest}"
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-")
+    return f"{plain_name(fact['test'])[-LONGEST_NAME:].strip('-')}-{digest}"

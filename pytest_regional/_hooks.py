@@ -17,6 +17,7 @@ import pytest
 
 from pytest_regional import _environment, _hypothesis
 from pytest_regional._blame import SECTION, blamed, section_of
+from pytest_regional._code_files import add_section
 from pytest_regional._collection import apply_unsupported
 from pytest_regional._errors import RegionalLeakWarning
 from pytest_regional._evidence import Evidence
@@ -223,7 +224,7 @@ class RunHooks:
         with self._errors.kept(f"collecting the facts of {item.nodeid} ({report.when})"):
             if TARGET in item.stash:
                 self._attach_facts(item, report, call)
-                self._evidence.keep(report, item.stash.get(HARNESS, None))
+                self._evidence.keep(report)
         if self._errors and hasattr(self._session.config, "workerinput"):
             setattr(report, ATTRIBUTE, self._errors.taken())
         return report
@@ -235,6 +236,7 @@ class RunHooks:
         known["runs"] = self._setups[item.nodeid]
         if report.failed and call.excinfo is not None:
             known |= facts.failed_at(item, call.excinfo)
+            known |= self._generated_code(report, known, call.excinfo.value, regional)
         if DRAWER in item.stash and regional is not None and (report.when == "call" or report.failed):
             known["details"] = details.details_of(regional, item.stash[DRAWER])
         setattr(report, facts.ATTRIBUTE, facts.plain(known))
@@ -247,6 +249,14 @@ class RunHooks:
         if report.failed and regional is not None and self._session.config.get_verbosity() > 0:
             plan = facts.plan_of(regional.graphs)
             report.sections.append(("regional: what was compiled", plan or "no graph was compiled"))
+
+    def _generated_code(
+        self, report: pytest.TestReport, known: Any, error: BaseException, regional: Regional | None
+    ) -> dict[str, Any]:
+        """Return the lines of generated code that ``error`` concerns, and add them to ``report``."""
+        lines = self._evidence.code_at_fault(known, error, regional) if regional else []
+        add_section(report, lines)
+        return {"generated_code": lines} if lines else {}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

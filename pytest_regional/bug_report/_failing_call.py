@@ -41,7 +41,7 @@ def pytest_exception_interact(node: Any, call: Any, report: Any) -> None:
         return
     check = _check_in(error)
     if check is None or not isinstance(error, ParityError):
-        said = f"it ends with {type(error).__name__} ({first_line(error)}), not with an error of assert_parity"
+        said = f"it ends with {first_line(error)}, not with an error of assert_parity"
         answer.write_text(json.dumps({"refused": said}), encoding="utf-8")
         return
     try:

@@ -14,6 +14,7 @@ is a sentence about the same, where a failed comparison with eager was followed 
 repository; empty for a test that is not in it) and ``line`` say where the test stands, and once it failed, at which of
 its lines. ``message`` is the beginning of the error itself. ``rerun`` is a command that runs the test again, alone; it
 is added where the report is written. ``shard`` is which part of a fuzz test it is, from 0.
+``generated_code`` names lines of generated code that the failure concerns (:class:`CodeLine`).
 """
 
 from __future__ import annotations
@@ -54,6 +55,14 @@ _FAILURE_CHARACTERS = 8_000
 _MESSAGE_CHARACTERS = 4_000
 
 
+class CodeLine(TypedDict):
+    """A line of generated code: the file that is kept, the line from 1, and what is on it."""
+
+    path: str
+    line: int
+    what: str
+
+
 class _LaterFacts(TypedDict, total=False):
     """Keys that reports of earlier versions lack."""
 
@@ -66,6 +75,7 @@ class _LaterFacts(TypedDict, total=False):
     message: str
     rerun: str
     shard: int
+    generated_code: list[CodeLine]
 
 
 class Facts(_LaterFacts):

@@ -1,7 +1,7 @@
 """What the page of a GitHub run shows: annotations at failing lines, and the summary of the job.
 
-Annotations are workflow commands, lines on stdout. Their form is that of "Workflow commands for GitHub Actions" in
-GitHub's documentation, read in 2026.
+Annotations are workflow commands, lines on stdout. GitHub documents them in "Workflow commands for GitHub Actions" and
+publishes no schema. The rules and limits here were written from knowledge of that page, and the tests repeat them.
 """
 
 from __future__ import annotations

@@ -235,7 +235,7 @@ _FINDING = _record(
 _EXPERIMENT = _record(changed=_text, outcome=_text, seconds=_number)
 _CULPRIT = _record(sentence=_text, first_wrong=_text, experiments=_list(_EXPERIMENT))
 _TEST = _record(
-    ("culprits", "phase", "blame", "file", "line", "message", "rerun", "shard"),
+    ("culprits", "phase", "blame", "file", "line", "message", "rerun", "shard", "generated_code"),
     version=_count,
     test=_text,
     suite=_text,
@@ -259,6 +259,7 @@ _TEST = _record(
     message=_text,
     rerun=_text,
     shard=_count,
+    generated_code=_list(_record(path=_text, line=_count, what=_text)),
 )
 _RUN = _record(
     ("lost_workers", "merged_from"),

@@ -83,7 +83,7 @@ def test_a_test(tmp_path, monkeypatch, capsys):
     ("name", "said"),
     [
         ("test_right", "does not fail here (exit status 0); pytest says: 1 passed"),
-        ("test_assertion", "it ends with AssertionError (assert False), not with an error of assert_parity"),
+        ("test_assertion", "it ends with AssertionError: assert False, not with an error of assert_parity"),
         ("test_missing", "does not fail here (exit status 4)"),
     ],
 )

@@ -24,6 +24,7 @@ PAGES = (
     *sorted(DOCS.glob("*.md")),
     *sorted(DOCS.glob("reference/*.md")),
     *sorted(DOCS.glob("examples/*/README.md")),
+    *sorted(DOCS.glob("skills/*/SKILL.md")),
 )
 LANGUAGES = ("python", "console", "toml", "ini", "yaml", "text")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shlex
@@ -44,6 +45,24 @@ def test_wrong(regional):
         return block(x, w) + torch.compiler.is_compiling()
 
     regional.assert_parity(changes, regional.randn(4, 8), regional.randn(8, 8))
+
+
+@pytest.mark.regional_compile
+def test_golden(regional):
+    regional.assert_golden(block, regional.randn(4, 8), regional.randn(8, 8))
+"""
+
+#: The golden that the repository has, with an operator that the program has no more.
+GOLDEN = """\
+=== test_golden
+--- reference | from torch 2.11 | cpu
+regions
+  inference, mlp: 1 op, 1 partition
+  inference, outside: 1 op
+ops
+  inference
+    mlp: aten.bmm.default
+    aten.sin.default
 """
 
 
@@ -60,6 +79,7 @@ def repository(tmp_path):
     for path, text in {
         "block.py": BLOCK,
         "tests/test_block.py": TESTS,
+        "tests/__goldens__/test_block.txt": GOLDEN,
         "pytest.ini": "[pytest]\npythonpath = .\n",
     }.items():
         (tmp_path / "model" / path).parent.mkdir(parents=True, exist_ok=True)
@@ -67,16 +87,42 @@ def repository(tmp_path):
     return tmp_path / "model"
 
 
-def run_step(command, folder, job):
+def run_step(command, folder, job, workers):
     """Run a step; return what it printed."""
     program, *arguments = shlex.split(command)
     assert program == "pytest"
     outer = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    # Two workers, whatever the machine has.
-    arguments = [{"auto": "2"}.get(one, one) for one in arguments]
+    # As many workers, whatever the machine has.
+    arguments = [{"auto": workers}.get(one, one) for one in arguments]
     done = run_module("pytest", ["-p", "no:randomly", *arguments], folder, {**outer, **job})
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
     return done.stdout.splitlines()
+
+
+def run_job(steps, folder, scratch):
+    """Run the ``run`` steps in order, with the variables of GitHub's runner; return what was printed, and those files.
+
+    An installation is not repeated: the environment of these tests stands for it, and has to have what it installs.
+    """
+    printed, files = [], {}
+    for number, step in enumerate(step for step in steps if "run" in step):
+        if step["run"].startswith("pip install "):
+            assert importlib.util.find_spec("torch")
+            assert importlib.util.find_spec("pytest_regional")
+            continue
+        files = {name: scratch / f"{name}-{number}" for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT", "GITHUB_ENV")}
+        for file in files.values():
+            file.touch()
+        job = {"CI": "true", "GITHUB_ACTIONS": "true", "GITHUB_WORKSPACE": str(folder), "GITHUB_RUN_ID": "1"}
+        printed += run_step(step["run"], folder, {**job, **{name: str(file) for name, file in files.items()}}, "1")
+    return printed, files
+
+
+def not_written(steps, folder):
+    """Return the inputs of ``uses`` steps, files that they upload, of which no step wrote one."""
+    uploads = [step["with"] for step in steps if "/upload-" in step.get("uses", "")]
+    patterns = [one.get("path") or one["sarif_file"] for one in uploads]
+    return [pattern for pattern in patterns if not any(folder.glob(pattern))]
 
 
 def test_the_workflow_is_valid():
@@ -95,34 +141,43 @@ def test_the_workflow_shows_failures_on_the_page_and_writes_what_it_uploads(repo
     path.parent.mkdir(parents=True)
     path.write_text(yaml.safe_dump(workflow("name: regional")))
     steps = yaml.safe_load(path.read_text())["jobs"]["regional"]["steps"]
-    job = {"GITHUB_ACTIONS": "true", "GITHUB_WORKSPACE": str(repository)}
-    job |= {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")}
-    (command,) = (step["run"] for step in steps if not step.get("run", "pip").startswith("pip"))
+    golden = repository / "tests" / "__goldens__" / "test_block.txt"
 
-    printed = run_step(command, repository, job)
-    (annotation,) = map(read, (line for line in printed if line.startswith("::")))
-    check(annotation, ANNOTATION)
-    line = (repository / annotation["path"]).read_text().splitlines()[annotation["start_line"] - 1]
-    assert line.strip().startswith("regional.assert_parity(changes")
-    assert "1 of 2 tests failed" in (tmp_path / "summary.md").read_text(encoding="utf-8")
+    printed, files = run_job(steps, repository, tmp_path)
+    wrong, other = sorted(
+        map(read, (one for one in printed if one.startswith("::"))), key=lambda one: one["start_line"]
+    )
+    for annotation, begins in ((wrong, "regional.assert_parity(changes"), (other, "regional.assert_golden(block")):
+        check(annotation, ANNOTATION)
+        line = (repository / annotation["path"]).read_text().splitlines()[annotation["start_line"] - 1]
+        assert line.strip().startswith(begins)
+        assert "rerun: " in annotation["message"]
+    assert "aten.bmm.default became aten.mm.default in region mlp" in other["message"]
+    assert golden.read_text() == GOLDEN
+    assert "2 of 3 tests failed" in files["GITHUB_STEP_SUMMARY"].read_text(encoding="utf-8")
 
-    uploads = [step["with"] for step in steps if "upload" in step.get("uses", "")]
-    assert [sorted(file.name for file in repository.glob(one.get("path") or one["sarif_file"])) for one in uploads] == [
-        ["findings.sarif"],
-        ["report.html", "report.json"],
-    ]
+    assert not_written(steps, repository) == []
+    assert sorted(file.name for file in repository.glob("report.*")) == ["report.html", "report.json"]
     check(json.loads((repository / "findings.sarif").read_text()), published(SARIF))
     assert "rerun: " in (repository / "junit.xml").read_text()
+
+
+def test_an_upload_that_no_step_writes_is_noticed(repository):
+    steps = workflow("name: regional")["jobs"]["regional"]["steps"]
+    assert not_written(steps, repository) == ["findings.sarif", "report.*"]
+    (repository / "findings.sarif").touch()
+    assert not_written(steps, repository) == ["report.*"]
 
 
 def test_the_gitlab_job_is_valid_and_writes_what_it_uploads(repository):
     job = workflow("regional:")
     check(job, published(GITLAB_CI))
     *_, command = job["regional"]["script"]
-    run_step(command, repository, {"GITLAB_CI": "true", "CI_PROJECT_DIR": str(repository)})
+    # In one process: the runs of the workflow above have workers.
+    run_step(command, repository, {"GITLAB_CI": "true", "CI_PROJECT_DIR": str(repository)}, "0")
     artifacts = job["regional"]["artifacts"]
     for name in (*artifacts["paths"], *artifacts["reports"].values()):
         assert (repository / name).is_file()
-    (issue,) = json.loads((repository / artifacts["reports"]["codequality"]).read_text())
-    check([issue], SCHEMA)
-    assert issue["location"]["path"] == "tests/test_block.py"
+    issues = json.loads((repository / artifacts["reports"]["codequality"]).read_text())
+    check(issues, SCHEMA)
+    assert [issue["location"]["path"] for issue in issues] == ["tests/test_block.py"] * 2

@@ -10,7 +10,12 @@ import tokenize
 import pytest
 from fenced import DOCS, ROOT, name_of
 
-PAGES = (ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("examples/*/README.md")))
+PAGES = (
+    ROOT / "README.md",
+    *sorted(DOCS.glob("*.md")),
+    *sorted(DOCS.glob("examples/*/README.md")),
+    *sorted(DOCS.glob("skills/*/SKILL.md")),
+)
 
 #: Parts of the package whose docstrings, comments and messages use plain words.
 PLAIN = ("_torch", "reference", "harness/codegen", "harness/isolation", "harness/kernel_store")

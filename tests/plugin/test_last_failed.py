@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import textwrap
 
 import pytest
 
-from .conftest import in_a_process
+from tests.warm_process import run_module
 
 SOURCE = """
     import os
@@ -43,40 +46,49 @@ PARAMETERS = """
 """
 
 
-def run(pytester, *options):
-    result = in_a_process(
-        pytester,
-        "--regional-backend=aot_eager",
-        "--regional-device=cpu",
-        "-p",
-        "no:randomly",
-        "--regional-fuzz=3",
-        *options,
-    )
-    counts = result.parseoutcomes()
-    return result, {name: counts[name] for name in ("passed", "failed") if name in counts}
+ON = ("--regional-backend=aot_eager", "--regional-device=cpu", "-p", "no:randomly", "--regional-fuzz=3")
 
 
-def failed(pytester):
-    return set(json.loads((pytester.path / ".pytest_cache/v/cache/lastfailed").read_text()))
+def run(folder, *options):
+    """Return what a run in ``folder`` printed, and how many tests passed and failed."""
+    done = run_module("pytest", [f"--basetemp={folder / 'basetemp'}", *ON, *options], folder, os.environ)
+    counts = pytest.RunResult.parse_summary_nouns(done.stdout.splitlines())
+    return done.stdout, {name: counts[name] for name in ("passed", "failed") if name in counts}
+
+
+def failed(folder):
+    return set(json.loads((folder / ".pytest_cache/v/cache/lastfailed").read_text()))
+
+
+def write(folder, source):
+    (folder / "test_it.py").write_text("import pytest\n" + textwrap.dedent(source))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def failed_with_two_workers(tmp_path_factory):
+    """A repository after a run in which tests failed: both runs of what failed begin with a copy of it."""
+    folder = write(tmp_path_factory.mktemp("first"), SOURCE)
+    assert run(folder, "-n2")[1] == {"passed": 4, "failed": 3}
+    assert failed(folder) == {"test_it.py::test_some[2]", "test_it.py::test_dies", "test_it.py::test_fuzz[shard1]"}
+    return folder
 
 
 @pytest.mark.parametrize(("workers", "parts"), [("-n0", 1), ("-n3", 3)])
-def test_what_failed_and_what_took_its_worker_run_again_and_nothing_else(repository, pytester, workers, parts):
+def test_what_failed_and_what_took_its_worker_run_again_and_nothing_else(
+    failed_with_two_workers, tmp_path, workers, parts
+):
     """Of a fuzz test all parts run that it has now: what one of two met, any of three may."""
-    repository(SOURCE)
-    assert run(pytester, "-n2")[1] == {"passed": 4, "failed": 3}
-    assert failed(pytester) == {"test_it.py::test_some[2]", "test_it.py::test_dies", "test_it.py::test_fuzz[shard1]"}
-
-    (pytester.path / "right").touch()
-    result, counts = run(pytester, "--lf", workers)
+    folder = shutil.copytree(failed_with_two_workers, tmp_path / "again")
+    (folder / "right").touch()
+    printed, counts = run(folder, "--lf", workers)
     assert counts == {"passed": 1 + parts, "failed": 1}
-    result.stdout.fnmatch_lines(["FAILED test_it.py::test_some[[]2]*"])
-    assert failed(pytester) == {"test_it.py::test_some[2]"}
+    assert "FAILED test_it.py::test_some[2]" in printed
+    assert failed(folder) == {"test_it.py::test_some[2]"}
 
 
-def test_a_parameter_that_is_called_like_a_part_stays_one(repository, pytester):
-    repository(PARAMETERS)
+def test_a_parameter_that_is_called_like_a_part_stays_one(tmp_path):
+    folder = write(tmp_path, PARAMETERS)
     for options, counts in (((), {"passed": 2, "failed": 1}), (("--lf",), {"passed": 1, "failed": 1})):
-        assert run(pytester, "-n0", *options)[1] == counts
-        assert failed(pytester) == {"test_it.py::test_it[shard7]"}
+        assert run(folder, "-n0", *options)[1] == counts
+        assert failed(folder) == {"test_it.py::test_it[shard7]"}

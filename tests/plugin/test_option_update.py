@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import textwrap
 from pathlib import Path
@@ -10,8 +11,9 @@ import pytest
 
 from pytest_regional.harness.goldens.file import GoldenFile
 from tests.attacks.test_reruns import RUNS_AGAIN
+from tests.warm_process import run_module
 
-from .conftest import in_a_process
+from .conftest import HEADER, PROGRAM, in_a_process
 
 SOURCE = """
     pytestmark = pytest.mark.regional_compile
@@ -31,6 +33,25 @@ UPDATE = (*ON, "--regional-update")
 def goldens(pytester):
     """The file of the goldens of ``test_it.py``."""
     return Path(pytester.path, "__goldens__", "test_it.txt")
+
+
+@pytest.fixture(scope="module")
+def text_written(tmp_path_factory):
+    """The goldens of ``SOURCE`` as one run writes them: tests that need them all begin with a copy."""
+    folder = tmp_path_factory.mktemp("written")
+    (folder / "program.py").write_text(PROGRAM)
+    (folder / "test_it.py").write_text(HEADER + textwrap.dedent(SOURCE))
+    done = run_module("pytest", [f"--basetemp={folder / 'basetemp'}", *UPDATE], folder, os.environ)
+    assert done.returncode == 0, done.stdout
+    return (folder / "__goldens__" / "test_it.txt").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def written(goldens, text_written):
+    """The file of the goldens of ``test_it.py``, with what ``SOURCE`` writes."""
+    goldens.parent.mkdir()
+    goldens.write_text(text_written, encoding="utf-8")
+    return goldens
 
 
 def keys(goldens):
@@ -60,8 +81,7 @@ def test_a_run_writes_and_the_next_compares(downstream, goldens):
     assert [path.name for path in goldens.parent.iterdir()] == ["test_it.txt"]
 
 
-def test_a_change_is_said_in_sentences_and_in_full(downstream, goldens):
-    downstream(SOURCE, *UPDATE)
+def test_a_change_is_said_in_sentences_and_in_full(downstream, written):
     changed = SOURCE.replace("golden(block,", "golden(plain,")
     result = downstream(changed, *ON, "-v")
     result.assert_outcomes(failed=1, passed=2)
@@ -102,16 +122,15 @@ KILLED = """
 """
 
 
-def test_a_worker_that_is_killed_takes_no_golden_along(downstream, goldens, pytester):
+def test_a_worker_that_is_killed_takes_no_golden_along(downstream, written, pytester):
     """Of the test that took it along the old golden stays; what other tests wrote is there."""
-    downstream(SOURCE, *UPDATE)
-    before = GoldenFile.read(goldens)
+    before = GoldenFile.read(written)
     Path(pytester.path, "die").touch()
     gone = KILLED.replace("test_two", "test_three")
-    result = downstream(gone, *UPDATE, "-n2", subprocess=True)
+    result = downstream(gone, *UPDATE, "-n1", subprocess=True)
     result.assert_outcomes(passed=2, failed=1)
-    after = GoldenFile.read(goldens)
-    assert keys(goldens) == [
+    after = GoldenFile.read(written)
+    assert keys(written) == [
         *ALL[:1],
         "test_three[2] (aot_eager, inputs)",
         "test_three[3] (aot_eager, inputs)",
@@ -124,12 +143,11 @@ def test_a_worker_that_is_killed_takes_no_golden_along(downstream, goldens, pyte
     result.stdout.no_fnmatch_line("*unused in*")
 
 
-def test_a_run_that_ends_in_a_test_writes_nothing(downstream, goldens, pytester):
-    downstream(SOURCE, *UPDATE)
-    before = goldens.read_bytes()
+def test_a_run_that_ends_in_a_test_writes_nothing(downstream, written, pytester):
+    before = written.read_bytes()
     Path(pytester.path, "die").touch()
     downstream(KILLED, *UPDATE, subprocess=True)
-    assert goldens.read_bytes() == before
+    assert written.read_bytes() == before
 
 
 def test_refused_where_ci_is_set(downstream, goldens, monkeypatch):
@@ -170,29 +188,26 @@ def test_a_test_that_fails_writes_nothing(downstream, goldens):
 GONE = SOURCE.partition("    @pytest.mark.parametrize")[0]
 
 
-def test_unused_goldens_are_reported_and_removed(downstream, goldens):
-    downstream(SOURCE, *UPDATE)
+def test_unused_goldens_are_reported_and_removed(downstream, written):
     said = "regional goldens: unused in __goldens__/test_it.txt: test_two?2? (aot_eager, inputs), test_two?3? *; "
     result = downstream(GONE, *ON)
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines([f"{said}--regional-update removes what no test uses"])
-    assert keys(goldens) == ALL
+    assert keys(written) == ALL
     downstream(GONE, *UPDATE).stdout.fnmatch_lines([f"{said}removed"])
-    assert keys(goldens) == ALL[:1]
+    assert keys(written) == ALL[:1]
 
 
-def test_a_name_that_a_test_uses_no_more(downstream, goldens):
-    downstream(SOURCE, *UPDATE)
+def test_a_name_that_a_test_uses_no_more(downstream, written):
     renamed = SOURCE.replace('name="inputs"', 'name="other"')
     result = downstream(renamed, *UPDATE)
     result.stdout.fnmatch_lines(["*unused in *: test_two?2? (aot_eager, inputs) on cpu, test_two?3? *; removed"])
-    assert keys(goldens) == [one.replace("inputs", "other") for one in ALL]
+    assert keys(written) == [one.replace("inputs", "other") for one in ALL]
 
 
-def test_the_last_golden_takes_its_file_along(downstream, goldens):
-    downstream(SOURCE, *UPDATE)
+def test_the_last_golden_takes_its_file_along(downstream, written):
     downstream("def test_nothing(): pass", *UPDATE)
-    assert not goldens.exists()
+    assert not written.exists()
 
 
 CONFTEST = """
@@ -218,25 +233,24 @@ def test_where_tests_are_left_out_nothing_is_unused(downstream, goldens, pyteste
 
 
 @pytest.mark.parametrize("options", [("--lf",), ("-x",)])
-def test_where_not_all_tests_ran_nothing_is_unused(downstream, repository, goldens, pytester, options):
-    downstream(SOURCE, *UPDATE)
+def test_where_not_all_tests_ran_nothing_is_unused(downstream, repository, written, pytester, options):
     repository("@pytest.mark.regional_compile\ndef test_fails(regional): assert False\n" + textwrap.dedent(GONE))
     plain = (*UPDATE, "-p", "no:randomly")
-    in_a_process(pytester, *plain, "--deselect=test_it.py::test_one")
+    if "--lf" in options:
+        in_a_process(pytester, *plain, "--deselect=test_it.py::test_one")
     result = in_a_process(pytester, *plain, *options)
     result.assert_outcomes(failed=1)
     result.stdout.no_fnmatch_line("*unused in*")
-    assert keys(goldens) == ALL
+    assert keys(written) == ALL
 
 
-def test_a_test_that_fails_uses_what_it_would_have_used(downstream, goldens):
-    downstream(SOURCE, *UPDATE)
+def test_a_test_that_fails_uses_what_it_would_have_used(downstream, written):
     failing = SOURCE.replace(
         "regional.assert_golden(block, *pair(regional, n)", "assert n == 4; (block, *pair(regional)"
     )
     result = downstream(failing.replace(', facts="key", name="inputs"', ""), *UPDATE)
     result.assert_outcomes(passed=1, failed=2)
-    assert keys(goldens) == ALL
+    assert keys(written) == ALL
 
 
 def test_goldens_of_other_backends_stay(downstream, goldens):
@@ -252,33 +266,31 @@ def test_goldens_of_other_backends_stay(downstream, goldens):
     downstream(SOURCE.replace("golden(block,", "golden(plain,"), both, *ON[1:]).assert_outcomes(failed=4, passed=2)
 
 
-def test_a_file_whose_test_file_is_gone(downstream, goldens):
-    downstream(SOURCE, *UPDATE)
-    old = goldens.with_name("test_old.txt")
-    old.write_bytes(goldens.read_bytes())
+def test_a_file_whose_test_file_is_gone(downstream, written):
+    old = written.with_name("test_old.txt")
+    old.write_bytes(written.read_bytes())
     said = "regional goldens: __goldens__/test_old.txt is of a test file that is gone; "
     downstream(SOURCE, *ON).stdout.fnmatch_lines([f"{said}--regional-update removes it"])
     assert old.exists()
     downstream(SOURCE, *UPDATE).stdout.fnmatch_lines([f"{said}removed"])
     assert not old.exists()
-    assert keys(goldens) == ALL
+    assert keys(written) == ALL
 
 
 @pytest.mark.parametrize(
     ("damage", "said"),
     [("<<<<<<< HEAD\n", "a merge conflict: keep one side"), ("speed\n", "expected the name of a fact")],
 )
-def test_a_damaged_file_fails_the_tests_and_stays_as_it_is(downstream, goldens, damage, said):
-    downstream(SOURCE, *UPDATE)
-    text = goldens.read_text() + damage
-    goldens.write_text(text)
+def test_a_damaged_file_fails_the_tests_and_stays_as_it_is(downstream, written, damage, said):
+    text = written.read_text() + damage
+    written.write_text(text)
     line = text.count("\n")
     for options in (ON, UPDATE):
         result = downstream(SOURCE, *options)
         result.assert_outcomes(failed=3)
         result.stdout.fnmatch_lines([f"E *GoldenFileError: *__goldens__/test_it.txt:{line}: *{said}*"])
         result.stdout.fnmatch_lines([f"regional goldens: no golden was written or counted: *:{line}: *{said}*"])
-        assert goldens.read_text() == text
+        assert written.read_text() == text
 
 
 def test_a_directory_that_cannot_be_written_fails_the_run(downstream, goldens):
@@ -311,15 +323,23 @@ CLASSES = """
 
 def test_names_hold_neither_backend_nor_group(downstream, goldens):
     both = "--regional-backend=aot_eager,inductor"
-    downstream(CLASSES, both, *UPDATE[1:], "-n1", "--dist=loadgroup", subprocess=True).assert_outcomes(passed=6)
-    names = {key.test for key in GoldenFile.read(goldens).goldens}
-    assert names == {"TestPlain::test_one", "TestUnit::test_one", "test_in_a_group"}
+    downstream(CLASSES, both, *UPDATE[1:]).assert_outcomes(passed=6)
+    assert {key.test for key in GoldenFile.read(goldens).goldens} == {
+        "TestPlain::test_one",
+        "TestUnit::test_one",
+        "test_in_a_group",
+    }
     result = downstream(CLASSES, *UPDATE)
     result.assert_outcomes(passed=3)
     result.stdout.no_fnmatch_line("*regional goldens*")
+
+    # Only workers add the name of the group to the id of a test.
     fewer = CLASSES.replace("class TestUnit", "class TestOther")
-    result = downstream(fewer, *ON, "-n1", "--dist=loadgroup", subprocess=True)
-    result.stdout.fnmatch_lines(["regional goldens: unused in *: TestUnit::test_one (aot_eager); *"])
+    result = downstream(fewer, *UPDATE, "-n1", "--dist=loadgroup", subprocess=True)
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(["regional goldens: unused in *: TestUnit::test_one (aot_eager); removed"])
+    names = {key.test for key in GoldenFile.read(goldens).goldens if key.backend == "aot_eager"}
+    assert names == {"TestPlain::test_one", "TestOther::test_one", "test_in_a_group"}
 
 
 RERUN = """

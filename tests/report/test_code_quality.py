@@ -1,4 +1,4 @@
-"""Failures and findings for GitLab. It publishes no schema: this one says what its documentation requires."""
+"""Failures and findings for GitLab. It publishes no schema: this one follows what is known of its documentation."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Annotations: read back by the rules of GitHub's runner, within its limits, the worst first.
 
-Workflow commands have no published schema. What the runner makes of one is an annotation of a check run, whose fields
-and limits GitHub's REST documentation states; the schema here repeats them.
+Workflow commands have no published schema. What the runner makes of one is an annotation of a check run; the schema
+here was written from knowledge of GitHub's REST documentation, which states its fields and limits.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@
 * ``reader``: from text to events in execution order; ``kernels``: what a kernel loads from and stores to.
 * ``origins``: which ATen operators each launch computes.
 * ``memory``: lifetimes of storage.
+* ``places``: the lines of launches and kernels, for editors.
 * ``view``: the code of one graph, and the positions of operators in it.
 * ``assertions``: assertions for tests, and their messages.
 """

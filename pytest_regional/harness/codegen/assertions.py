@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_regional._text import plural
@@ -99,7 +99,9 @@ class CodeAssertions:
         launches = {(id(view), place[0], view[place].line, view[place].path) for view, place in found}
         if not bound.admits(len(launches)):
             shown = [view.table([place for v, place in found if v is view]) for view in views]
-            raise _failure(f"{pattern}: expected {bound} launches, found {len(launches)}", shown)
+            places = [one for view in views for one in view.code_places([place for v, place in found if v is view])]
+            message = f"{pattern}: expected {bound} launches, found {len(launches)}"
+            raise CodeAssertionError("\n".join([message, *shown]), places)
 
     def assert_freed_before(
         self, op_or_buffer: OpLike, op: OpLike, *, graph: str | None = None, region: str | None = None
@@ -173,10 +175,6 @@ def _at_least_two(ops: Sequence[OpLike]) -> list[OpPattern]:
                 f"{one} is named twice; ordinals tell launches of one operator apart: '{one}#1', '{one}#2'"
             )
     return patterns
-
-
-def _failure(message: str, tables: Iterable[str]) -> Exception:
-    return CodeAssertionError("\n".join([message, *tables]))
 
 
 def _require_known(views: Sequence[View]) -> None:

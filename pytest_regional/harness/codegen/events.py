@@ -7,7 +7,7 @@ import io
 import tokenize
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pytest_regional._errors import RegionalError
 
@@ -266,7 +266,15 @@ class LaunchOrigin:
 
 
 class CodeAssertionError(RegionalError, AssertionError):
-    """Generated code is not as asserted; the message lists its events with the offending lines marked."""
+    """Generated code is not as asserted; the message lists its events with the offending lines marked.
+
+    Attributes:
+        places: those lines, as ``harness.codegen.places`` has them.
+    """
+
+    def __init__(self, message: str, places: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.places = tuple(places)
 
 
 class UnreadableCodeError(RegionalError, ValueError):

@@ -115,6 +115,7 @@ class KernelDefinition:
         function: name of the function inside, which differs from ``name`` for a kernel that the user wrote.
         source: the text that is compiled: a Python module for Triton.
         attribute: its name in that module.
+        line: where the wrapper defines it, from 1.
     """
 
     name: str
@@ -123,6 +124,7 @@ class KernelDefinition:
     function: str
     source: str = field(default="", repr=False)
     attribute: str = ""
+    line: int = 0
 
     @property
     def is_users(self) -> bool:
@@ -137,7 +139,7 @@ def kernels_of(module: ast.Module) -> dict[str, KernelDefinition]:
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
             definition = _definition(statement.targets[0].id, statement.value)
             if definition:
-                found[definition.name] = definition
+                found[definition.name] = replace(definition, line=statement.lineno)
     return found
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from pytest_regional.harness.codegen.events import (
     AmbiguousCodeError,
@@ -16,27 +15,12 @@ from pytest_regional.harness.codegen.events import (
     rows,
 )
 from pytest_regional.harness.codegen.operators import launches_of, matches, no_such_op, require_known
+from pytest_regional.harness.codegen.places import CodePlace, Source, places_of
 from pytest_regional.harness.ops import OpPattern
 
 GRAPHS = ("forward", "backward", "inference", "unknown")
 Position = tuple[int, int]
 """Number of the piece, position of the event in it."""
-
-
-class Source(Protocol):
-    """The part of :class:`~pytest_regional.harness.record.GeneratedSource` that is used here."""
-
-    @property
-    def graph(self) -> str:
-        """Its graph."""
-
-    @property
-    def regions(self) -> tuple[str, ...]:
-        """Names of its regions."""
-
-    @property
-    def events(self) -> Events:
-        """What it does."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +31,13 @@ class View:
         graph: ``"forward"``, ``"backward"``, ``"inference"`` or ``"unknown"``.
         pieces: the events of each source.
         titles: the heading of each source.
+        sources: the code itself.
     """
 
     graph: str
     pieces: tuple[Events, ...]
     titles: tuple[str, ...]
+    sources: tuple[Source, ...] = ()
 
     def __getitem__(self, place: Position) -> CodeEvent:
         return self.pieces[place[0]][place[1]]
@@ -68,7 +54,14 @@ class View:
 
     def failure(self, message: str, marked: Collection[Position]) -> CodeAssertionError:
         """Return the error with ``message`` and a table of the events, ``marked`` ones with a ``>``."""
-        return CodeAssertionError(f"{message}\n{self.table(marked)}")
+        return CodeAssertionError(f"{message}\n{self.table(marked)}", self.code_places(marked))
+
+    def code_places(self, marked: Iterable[Position]) -> tuple[CodePlace, ...]:
+        """Return the lines of the ``marked`` events in the code."""
+        by_piece: dict[int, list[CodeEvent]] = {}
+        for place in marked:
+            by_piece.setdefault(place[0], []).append(self[place])
+        return tuple(place for n, events in by_piece.items() for place in places_of(self.sources[n], events))
 
     def table(self, marked: Collection[Position] = ()) -> str:
         """Return the events as a table, without pieces that have no mark if others do."""
@@ -104,7 +97,7 @@ def views_of(sources: Sequence[Source], graph: str | None, region: str | None) -
 def _view(graph: str, sources: Sequence[Source]) -> View:
     mine = [source for source in sources if source.graph == graph]
     titles = (f"{graph} graph, source {n}, regions: {', '.join(s.regions) or 'none'}" for n, s in enumerate(mine, 1))
-    return View(graph, tuple(source.events for source in mine), tuple(titles))
+    return View(graph, tuple(source.events for source in mine), tuple(titles), tuple(mine))
 
 
 def _nothing(sources: Sequence[Source], graph: str | None, region: str | None) -> str:

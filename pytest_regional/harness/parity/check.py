@@ -33,6 +33,7 @@ from pytest_regional.harness.parity.execution import Execution, execute, fresh_c
 from pytest_regional.harness.parity.fp64_reference import precision_of
 from pytest_regional.harness.parity.inputs import other_form
 from pytest_regional.harness.parity.noise import Noise, NoiseSource
+from pytest_regional.harness.parity.places import wrong_places
 from pytest_regional.harness.parity.random_code import RUNS, random_mismatches, reseeded
 from pytest_regional.harness.parity.report import BadProgramError, NotRefusedError
 from pytest_regional.harness.parity.state import raw_bytes, same_bytes
@@ -129,12 +130,18 @@ class ParityCheck:
     options: CompileOptions | None = field(default=None, kw_only=True)
     depth: BlameDepth | None = field(default=None, kw_only=True)
 
+    #: The regions that a search found to blame.
+    _blamed: tuple[str, ...] = field(default=(), init=False)
+    #: How many sources were generated before this check.
+    _compiled_before: int = field(default=0, init=False)
+
     #: Whether the harness compiles the program, so that changes reach it.
     searchable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Unwrap a program that ``torch.compile`` returned: the backend under test is to compile it."""
         self.fn = original_of(self.fn)
+        self._compiled_before = len(self.regional._observer.sources)
         if self.regional.forward_only and self.backward is None:
             self.backward = False
 
@@ -325,13 +332,18 @@ class ParityCheck:
     def _error(self, report: ParityReport, *cases: _Case) -> ParityError:
         """Return the error of a failed comparison, with what is to blame as far as it is to be looked for."""
         depth = self.depth or self.regional.blame_depth
+        sources = tuple(self.regional._observer.sources[self._compiled_before :])
+        outputs = cases[0].eager.outputs if cases else ()
         if depth == "deep" and self.searchable:
             culprit = replace(self.culprit(), first_wrong=self._first_wrong(report))
             self.regional.culprits.append(culprit)
-            return ParityError(report, culprit.sentence, culprit)
+            return ParityError(
+                report, culprit.sentence, culprit, wrong_places(sources, report, outputs, culprit.regions)
+            )
         if depth == "off" or not cases:
-            return ParityError(report)
-        return ParityError(report, self._blame(*cases))
+            return ParityError(report, places=wrong_places(sources, report, outputs, ()))
+        blame = self._blame(*cases)
+        return ParityError(report, blame, places=wrong_places(sources, report, outputs, self._blamed))
 
     def blame_for(self, second: tuple[Any, ...]) -> str:
         """Return which region causes a difference that was found on the inputs, or on a ``second`` set of them."""
@@ -351,11 +363,14 @@ class ParityCheck:
     def _blame_among(self, names: list[str], first: _Case, second: _Case) -> str:
         if not self._agrees(first, second, frozenset(names)):
             return "no region: the difference remains with every region left eager, so it arises outside the regions"
+        self._blamed = tuple(names)
         alone = [name for name in names if self._agrees(first, second, frozenset({name}))]
         if alone:
+            self._blamed = tuple(alone)
             return _regions(alone) + ": with it left eager the program agrees with eager"
         guilty = [name for name in names if not self._agrees(first, second, frozenset(names) - {name})]
         if guilty:
+            self._blamed = tuple(guilty)
             return _regions(guilty) + ": each differs even when it is the only one compiled"
         return f"a combination of {_regions(names)}: every region alone agrees with eager"
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from pytest_regional._errors import RegionalError
 from pytest_regional.harness.blame.culprit import Culprit
+from pytest_regional.harness.codegen.places import CodePlace
 from pytest_regional.harness.parity.execution import Execution
 from pytest_regional.harness.parity.noise import Noise
 from pytest_regional.harness.parity.tolerance import Errors, Tolerance, ValueEvidence, Verdict
@@ -132,13 +133,21 @@ class ParityError(RegionalError, AssertionError):
         report: every difference.
         blame: what is to blame, in a sentence; ``None`` where it was not looked for.
         culprit: the same as a record, with the experiments; under ``--regional-blame=deep`` only.
+        places: lines of the generated code that makes the wrong values, as far as they are known.
     """
 
-    def __init__(self, report: ParityReport, blame: str | None = None, culprit: Culprit | None = None) -> None:
+    def __init__(
+        self,
+        report: ParityReport,
+        blame: str | None = None,
+        culprit: Culprit | None = None,
+        places: Sequence[CodePlace] = (),
+    ) -> None:
         super().__init__("\n    ".join([report.describe(blame), *(culprit.evidence.splitlines() if culprit else ())]))
         self.report = report
         self.blame = blame
         self.culprit = culprit
+        self.places = tuple(places)
 
 
 class BadProgramError(RegionalError):

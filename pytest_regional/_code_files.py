@@ -1,0 +1,140 @@
+"""Generated code of a failed test as files, and the lines of it that the failure concerns, as ``PATH:LINE``.
+
+Caches of a test are deleted at its end. Its code is therefore written again: to ``--regional-report=DIR/`` if that is
+asked for, else below pytest's directory for temporary files, of which pytest keeps those of the last three runs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from _pytest._code.code import ExceptionRepr
+
+if TYPE_CHECKING:
+    import pytest
+
+    from pytest_regional.harness.codegen.places import CodePlace
+    from pytest_regional.harness.record import GeneratedSource
+    from pytest_regional.harness.regional import Regional
+    from pytest_regional.report.facts import CodeLine
+
+#: Characters of a test's id, or of regions, in the name of a file.
+LONGEST_NAME = 80
+
+#: Generated sources that are kept of a test; a fuzz test has thousands.
+_SOURCES = 50
+
+#: How much code is named where it is not known which line of it is at fault.
+_SHOWN = 3
+
+#: What the directory is called in pytest's own.
+FOLDER = "regional-code"
+
+
+def sources_of(regional: Regional) -> list[GeneratedSource]:
+    """Return the generated code of a test, as much as is kept of it."""
+    return regional._observer.sources[-_SOURCES:]
+
+
+def write_code(folder: Path, sources: Sequence[GeneratedSource]) -> None:
+    """Write a file for each of ``sources``.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    for number, source in enumerate(sources):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / _file_name(number, source)).write_text(source.text, encoding="utf-8", errors="backslashreplace")
+
+
+def _file_name(number: int, source: GeneratedSource) -> str:
+    return f"{number:02}-{plain_name('-'.join((source.graph, *source.regions)))[:LONGEST_NAME]}.py"
+
+
+def plain_name(text: str) -> str:
+    """Return ``text`` as the name of a file."""
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-")
+
+
+def temporary_folder(config: pytest.Config) -> Path | None:
+    """Return the directory for code of failed tests among pytest's temporary files; ``None`` under ``-p no:tmpdir``."""
+    # A private attribute (pytest 8.0 to 9.2), since a hook has no fixture to ask.
+    factory = getattr(config, "_tmp_path_factory", None)
+    return None if factory is None else Path(factory.getbasetemp()) / FOLDER
+
+
+def lines_at_fault(
+    error: BaseException, regional: Regional, folder: Path, sources: Sequence[GeneratedSource]
+) -> list[CodeLine]:
+    """Return ``path``, ``line`` and ``what`` of each line in the code that ``error`` concerns.
+
+    Args:
+        error: of the test.
+        regional: its harness.
+        folder: where :func:`write_code` puts ``sources``.
+        sources: the code that is kept.
+    """
+    names = {source.text: _file_name(number, source) for number, source in enumerate(sources)}
+    # An exception of the test's may run code for any attribute.
+    ours = str(type(error).__module__).startswith("pytest_regional.")
+    places = [*_crashed_at(error, regional, names), *(_known_places(error, names) if ours else ())]
+    if ours and not places:
+        places = [(names[source.text], *_beginning(source)) for source in sources[:_SHOWN]]
+    found = {(name, line): what for name, line, what in places}
+    return [{"path": str(folder / name), "line": line, "what": what} for (name, line), what in found.items()]
+
+
+def _known_places(error: BaseException, names: dict[str, str]) -> Iterator[tuple[str, int, str]]:
+    places: Sequence[CodePlace] = getattr(error, "places", ())
+    for place in places:
+        if place.source.text in names:
+            yield names[place.source.text], place.line, place.what
+
+
+def _beginning(source: GeneratedSource) -> tuple[int, str]:
+    """Return the line at which the code begins to run."""
+    before, found, _ = source.text.partition("def call(")
+    regions = f", regions {', '.join(source.regions)}" if source.regions else ""
+    return before.count("\n") + 1 if found else 1, f"the code of the {source.graph} graph{regions}"
+
+
+def _crashed_at(
+    error: BaseException | None, regional: Regional, names: dict[str, str]
+) -> Iterator[tuple[str, int, str]]:
+    """Yield the lines of generated code that raised, of the error and of those that led to it."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        trace = error.__traceback__
+        while trace is not None:
+            path = trace.tb_frame.f_code.co_filename
+            name = names.get(_text_of(path)) if path.startswith(f"{regional.folder}{os.sep}") else None
+            if name is not None:
+                yield name, trace.tb_lineno, f"raised {type(error).__name__}"
+            trace = trace.tb_next
+        error = error.__cause__ or error.__context__
+
+
+def _text_of(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def add_section(report: pytest.TestReport, lines: Sequence[CodeLine]) -> None:
+    """Add the ``lines`` of generated code to what pytest says of a failure, in JUnit files too."""
+    if not lines:
+        return
+    text = "\n".join(f"{one['path']}:{one['line']}: {one['what']}" for one in lines)
+    said = report.longrepr
+    if isinstance(said, ExceptionRepr):
+        said.addsection("generated code", text)
+    elif isinstance(said, str):
+        report.longrepr = f"{said.rstrip()}\ngenerated code:\n{text}"
+    else:
+        report.sections.append(("generated code", text))
