@@ -101,21 +101,22 @@ class PhaseClock:
     """Adds up, by phase and by what is compiled, the wall time of compiles while it runs.
 
     Attributes:
+        counts: says whether time counts now.
         seconds: by phase (one of :data:`PHASES`) and what is compiled, such as ``"the forward graph"``; empty for what
             comes before a graph.
     """
 
+    counts: Callable[[], bool] = lambda: True
     seconds: Counter[tuple[str, str]] = field(default_factory=Counter)
     _local: threading.local = field(default_factory=threading.local, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Count what compiles in this process while the context lasts.
-
-        Raises:
-            MissingTorchSymbolError: this torch logs no steps.
-        """
+        """Count what compiles in this process while the context lasts; nothing where this torch logs no steps."""
+        if missing(_LOGGED):
+            yield
+            return
         lost = missing(_CALLS)
         points = {name: point for name, point in _CALLS.items() if f"{point.module}.{point.path}" not in lost}
         calls = {name: self._wrapper(name) for name in points}
@@ -179,7 +180,7 @@ class PhaseClock:
         """Give the time since the last change to the step that ran."""
         now = time.perf_counter()
         stack = self._stack
-        if stack and stack[-1].phase:
+        if stack and stack[-1].phase and self.counts():
             with self._lock:
                 self.seconds[stack[-1].phase, stack[-1].what] += now - self._local.since
         self._local.since = now
@@ -188,6 +189,8 @@ class PhaseClock:
 @cache
 def unmeasured() -> frozenset[str]:
     """Return the phases that the installed torch does not log whole, so that their time is counted as another's."""
+    if missing(_LOGGED):
+        return frozenset(PHASES)
     lost = {event.phase for name, event in _EVENTS.items() if event.needed and not _logs(event.module, name)}
     points = set(missing(_CALLS))
     lost |= {_PHASE_OF_CALL[name] for name, point in _CALLS.items() if f"{point.module}.{point.path}" in points}

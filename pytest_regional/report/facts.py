@@ -13,7 +13,8 @@ more than once where a plugin runs tests again. The facts are those of the last 
 is a sentence about the same, where a failed comparison with eager was followed up. ``file`` (relative to the
 repository; empty for a test that is not in it) and ``line`` say where the test stands, and once it failed, at which of
 its lines. ``message`` is the beginning of the error itself. ``rerun`` is a command that runs the test again, alone; it
-is added where the report is written. ``shard`` is which part of a fuzz test it is, from 0.
+is added where the report is written. ``shard`` is which part of a fuzz test it is, from 0. ``compile_times`` is how
+long phases took: see :mod:`pytest_regional.report.phase_times`.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class _LaterFacts(TypedDict, total=False):
     message: str
     rerun: str
     shard: int
+    compile_times: dict[str, Any]
 
 
 class Facts(_LaterFacts):

@@ -17,11 +17,11 @@ class PhaseListener(CompileListener):
     """Says to a clock which graph or region compiles, while it is among ``Observer.listeners``.
 
     Attributes:
-        clock: which has to run.
+        clock: which has to run. It counts nothing while the observer does not.
     """
 
     def __init__(self, observer: Observer) -> None:
-        self.clock = PhaseClock()
+        self.clock = PhaseClock(lambda: self in observer.listeners)
         self._observer = observer
 
     @contextlib.contextmanager
