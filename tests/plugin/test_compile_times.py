@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from pytest_regional.command_line import main
 from pytest_regional.report import history
 

@@ -68,14 +68,16 @@ class CompileTimeCheck:
         if self.outcome == "slower":
             return CompileTimeError("\n".join([self._sentence(), *self._table(), *self._slowest()]))
         advice = (
-            "Times differ too much from compile to compile. Run the test alone on an idle machine, give more compiles "
-            "(repeat=), check the phase that matters (phase=), or allow a ratio further from the measured one."
+            "Times differ too much from compile to compile. Measure CPU time (clock='cpu'), run the test alone on an "
+            "idle machine, give more compiles (repeat=), check the phase that matters (phase=), or allow a ratio "
+            "further from the measured one."
         )
         return UndecidedCompileTimeError("\n".join([self._sentence(), advice, *self._table(), *self._slowest()]))
 
     def _sentence(self) -> str:
         new, old, phase = self.new, self.old, self.phase
-        of = "compile time" if phase == TOTAL else f"compile time in phase {phase}"
+        of = "compile time" * (new.clock == "wall") or "CPU time of compiles"
+        of = of if phase == TOTAL else f"{of} in phase {phase}"
         head = f"{of} of {new.program} on {new.backend}: {self.ratio} times that of {old.program} on {old.backend}"
         verdict = "more than is allowed" if self.outcome == "slower" else "undecided whether that is allowed"
         worst = self._worst() if phase == TOTAL else ""

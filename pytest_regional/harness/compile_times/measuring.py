@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import resource
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pytest_regional._errors import RegionalError
+from pytest_regional._text import unknown_name
 from pytest_regional._torch.compile_phases import unmeasured
 from pytest_regional.harness import isolation
 from pytest_regional.harness.blame.experiments import Change
@@ -23,6 +27,31 @@ if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
 
 
+def _cpu_seconds() -> float:
+    """Return the CPU time of this process, all its threads, and the processes that ended in it: compilers."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+#: ``wall`` is the time that passes, ``cpu`` what the compile takes of processors, which other load changes less.
+CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": _cpu_seconds}
+
+
+def checked_clock(name: str) -> str:
+    """Return ``name``.
+
+    Raises:
+        UnknownClockError: it is not among :data:`CLOCKS`.
+    """
+    if name not in CLOCKS:
+        raise UnknownClockError(unknown_name("clock", name, CLOCKS))
+    return name
+
+
+class UnknownClockError(RegionalError, ValueError):
+    """A name that is no clock."""
+
+
 @dataclass
 class Measured:
     """One program with one backend, which is compiled as often as needed.
@@ -35,6 +64,7 @@ class Measured:
         backward: as :meth:`Regional.run`.
         spec: the backend.
         warm: whether caches on disk keep what the compile before made.
+        clock: what is measured, see :data:`CLOCKS`.
         kernels_kept: whether kernels may come from the store of the machine, in place of the C++ or Triton compiler.
         compiles: what was measured.
     """
@@ -46,6 +76,7 @@ class Measured:
     backward: Any
     spec: BackendSpec
     warm: bool = False
+    clock: str = "wall"
     kernels_kept: bool = False
     compiles: list[Mapping[tuple[str, str], float]] = field(default_factory=list)
     _made: int = 0
@@ -54,7 +85,7 @@ class Measured:
     def times(self) -> CompileTimes:
         """What was measured so far."""
         named = getattr(self.fn, "__qualname__", "") or type(self.fn).__qualname__
-        return CompileTimes(self.spec.name, named, tuple(self.compiles), tuple(sorted(unmeasured())))
+        return CompileTimes(self.spec.name, named, tuple(self.compiles), tuple(sorted(unmeasured())), self.clock)
 
     def warm_up(self) -> None:
         """Compile once without measuring: the first of a process imports modules, the first of all fills caches."""
@@ -74,7 +105,7 @@ class Measured:
 
     def _compile(self) -> Mapping[tuple[str, str], float]:
         regional = self.regional
-        listener = PhaseListener(regional._observer)
+        listener = PhaseListener(regional._observer, CLOCKS[self.clock])
         with (
             self._folder(),
             isolation.random_state_kept(),

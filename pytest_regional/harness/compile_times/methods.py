@@ -9,7 +9,7 @@ from pytest_regional._phase_names import checked_phase
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness.compile_times.checking import LEAST_REPEATS, CompileTimeCheck, check
-from pytest_regional.harness.compile_times.measuring import Measured
+from pytest_regional.harness.compile_times.measuring import Measured, checked_clock
 from pytest_regional.harness.compile_times.record import CompileTimes
 from pytest_regional.harness.compiling import refuse_keywords, refuse_no_program
 
@@ -28,6 +28,7 @@ class MeasuresCompiles:
         *inputs: Any,
         repeat: int = 5,
         warm: bool = False,
+        clock: str = "wall",
         backward: Any = None,
         kwargs: Mapping[str, Any] | None = None,
         **unknown: Any,
@@ -42,19 +43,22 @@ class MeasuresCompiles:
             inputs: its arguments, which are copied.
             repeat: how many compiles are measured.
             warm: measure compiles that find the result of an earlier one in the caches on disk.
+            clock: ``"wall"`` measures the time that passes; ``"cpu"`` the CPU time of the process and its compilers,
+                which other load of the machine changes less, and which does not see waiting.
             backward: as :meth:`run`.
             kwargs: the program's keyword arguments, by name.
             unknown: refused; the message says how to pass keyword arguments of the program.
 
         Raises:
-            ValueError: ``repeat`` is below 1.
+            ValueError: ``repeat`` is below 1, or there is no such clock.
             TypeError: a keyword that ``compile_times`` does not have.
         """
         refuse_keywords(MeasuresCompiles.compile_times, unknown)
         refuse_no_program("compile_times", fn)
         if repeat < 1:
             raise ValueError(f"compile_times: repeat={repeat}: expected 1 or more compiles")
-        measured = Measured(cast("Regional", self), fn, inputs, kwargs or {}, backward, self._spec, warm)
+        how = (kwargs or {}, backward, self._spec, warm, checked_clock(clock))
+        measured = Measured(cast("Regional", self), fn, inputs, *how)
         measured.call()
         measured.warm_up()
         for _ in range(repeat):
@@ -69,6 +73,7 @@ class MeasuresCompiles:
         at_most: float = 1.2,
         phase: str | None = None,
         repeat: int = 5,
+        clock: str = "wall",
         backward: Any = None,
         kwargs: Mapping[str, Any] | None = None,
         **unknown: Any,
@@ -88,6 +93,8 @@ class MeasuresCompiles:
                 ``"compiler"``, ``"cache"`` or ``"other"``; ``None`` for all together. With any but ``"compiler"``,
                 kernels come from the kernel store.
             repeat: compiles of each before the first look, at least 5.
+            clock: ``"wall"`` measures the time that passes; ``"cpu"`` the CPU time of the process and its compilers,
+                which other load of the machine changes less, and which does not see waiting.
             backward: as :meth:`run`.
             kwargs: the program's keyword arguments, by name.
             unknown: refused; the message says how to pass keyword arguments of the program.
@@ -101,7 +108,8 @@ class MeasuresCompiles:
             UnknownPhaseError: a name that is no phase.
             PhaseNotMeasuredError: this torch cannot measure the phase, or no time is spent in it.
             UnknownBackendError: there is no backend of that name.
-            ValueError: ``at_most`` is not above 0, or ``repeat`` is below 5.
+            ValueError: ``at_most`` is not above 0, ``repeat`` is below 5, there is no such clock, or the record that
+                is compared with has another.
             TypeError: a keyword that ``assert_compile_time`` does not have, or another type of ``against``.
         """
         __tracebackhide__ = True
@@ -114,15 +122,20 @@ class MeasuresCompiles:
             raise ValueError(
                 f"assert_compile_time: repeat={repeat}: {LEAST_REPEATS} or more compiles are needed for an interval"
             )
+        checked_clock(clock)
         kept = phase not in (None, "total", "compiler")
 
         def measured(program: Any, spec: BackendSpec) -> Measured:
             regional = cast("Regional", self)
-            return Measured(regional, program, inputs, kwargs or {}, backward, spec, kernels_kept=kept)
+            return Measured(regional, program, inputs, kwargs or {}, backward, spec, clock=clock, kernels_kept=kept)
 
         new = measured(fn, self._spec)
         old: Measured | CompileTimes
         if isinstance(against, CompileTimes):
+            if against.clock != clock:
+                raise ValueError(
+                    f"against= was measured with clock={against.clock!r}: give that to assert_compile_time"
+                )
             old = against
         elif isinstance(against, str | BackendSpec):
             old = measured(fn, registry.resolve(against) if isinstance(against, str) else against)

@@ -8,6 +8,7 @@ from statistics import median
 
 from pytest_regional._phase_names import PHASES, TOTAL, checked_phase
 from pytest_regional._ratios import noise_of
+from pytest_regional._text import plural
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class MeasuredTime:
     """How long one thing took in each of several compiles.
 
     Attributes:
-        seconds: wall time of each, in the order in which they were made.
+        seconds: time of each, in the order in which they were made.
     """
 
     seconds: tuple[float, ...]
@@ -44,12 +45,14 @@ class CompileTimes:
         compiles: of each compile, the seconds by phase and by what is compiled (``"region mlp of the forward graph"``,
             ``"the forward graph"``; empty for what comes before a graph).
         not_measured: phases that the installed torch does not tell from others.
+        clock: ``"wall"`` or ``"cpu"``.
     """
 
     backend: str
     program: str
     compiles: tuple[Mapping[tuple[str, str], float], ...]
     not_measured: tuple[str, ...] = ()
+    clock: str = "wall"
 
     @property
     def total(self) -> MeasuredTime:
@@ -87,7 +90,7 @@ class CompileTimes:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        yield f"{self.program} on {self.backend}, {len(self.compiles)} compiles"
+        yield f"{self.program} on {self.backend}, {plural(len(self.compiles), 'compile')}, {self.clock} time"
         for name, time in {TOTAL: self.total, **self.phases}.items():
             yield f"  {name:<13} {time}"
         for name in self.not_measured:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,8 @@ class PhaseListener(CompileListener):
         clock: which has to run. It counts nothing while the observer does not.
     """
 
-    def __init__(self, observer: Observer) -> None:
-        self.clock = PhaseClock(lambda: self in observer.listeners)
+    def __init__(self, observer: Observer, now: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = PhaseClock(now, lambda: self in observer.listeners)
         self._observer = observer
 
     @contextlib.contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 
@@ -40,6 +42,21 @@ def test_a_slow_pass_fails_and_is_named(backend, setting):
     assert f"times that of plain on {backend}, more than is allowed: at most 1.5" in said
     assert "passes" in said
     assert "0.2" in said
+
+
+def test_cpu_time_sees_work_and_no_waiting(monkeypatch):
+    with regional("reference") as r, torch._inductor.config.patch(pre_grad_custom_pass=SlowPass()):
+        given = {"against": plain, "at_most": 3, "phase": "passes", "clock": "cpu"}
+        r.assert_compile_time(marked, r.randn(8, 8), **given)
+
+        def work(seconds):
+            end = time.thread_time() + seconds
+            while time.thread_time() < end:
+                pass
+
+        monkeypatch.setattr(time, "sleep", work)
+        with pytest.raises(CompileTimeError, match="CPU time of compiles in phase passes of marked"):
+            r.assert_compile_time(marked, r.randn(8, 8), **given)
 
 
 def test_the_phase_that_grew_is_named_where_all_are_compared():
@@ -123,6 +140,8 @@ def test_a_phase_without_time_has_no_ratio():
     [
         ({"against": equal, "repeat": 4}, ValueError, "5 or more compiles"),
         ({"against": equal, "at_most": 0}, ValueError, "expected a ratio above 0"),
+        ({"against": equal, "clock": "cpus"}, ValueError, "Did you mean 'cpu'"),
+        ({"against": times(*[0.1] * 5), "clock": "cpu"}, ValueError, "measured with clock='wall'"),
         ({"against": 3.0}, TypeError, "against= is of type float"),
         ({"against": equal, "limit": 2}, TypeError, "no keyword limit="),
         ({"against": "inductr"}, LookupError, "inductor"),
