@@ -1,4 +1,4 @@
-"""How long each phase of a compile takes, from the events that PyTorch logs of its own steps.
+"""How long each phase of a compile takes, from the events that PyTorch logs.
 
 Every ``dynamo_timed`` of Dynamo, AOTAutograd and Inductor calls two methods of ``ChromiumEventLogger``, whether a trace
 is kept or not (2.11 to 2.15). While the clock runs they are wrapped, and so are the lookups in caches, which log
