@@ -67,6 +67,7 @@ measurements: $(VENV)/installed  ## Print the other measurements that the docume
 	$(RUN) bench.training_table
 	$(RUN) bench.full_graph_compiles
 	$(RUN) bench.emulated_speed
+	$(RUN) bench.compile_time_power --clock cpu
 
 coverage: $(VENV)/installed  ## Print which functions the emulated GPU gets right (about twenty minutes).
 	$(VENV)/bin/python -W ignore -m bench.emulated_coverage --jobs 2

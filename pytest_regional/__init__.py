@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from pytest_regional.backends.spec import BackendSpec
     from pytest_regional.harness.codegen import CodeAssertionError
+    from pytest_regional.harness.compile_times.checking import CompileTimeError, UndecidedCompileTimeError
     from pytest_regional.harness.counters import (
         CounterExpectationError,
         Counters,
@@ -48,6 +49,7 @@ _HOMES = {
     "CodeAssertionError": "harness.codegen",
     "CompileForbiddenError": "harness.observe.observer",
     "CompileRecord": "harness.record",
+    "CompileTimeError": "harness.compile_times.checking",
     "CounterExpectationError": "harness.counters",
     "Counters": "harness.counters",
     "FallbackError": "harness.vacuity",
@@ -63,6 +65,7 @@ _HOMES = {
     "RegionalWarning": "_errors",
     "Support": "backends.capabilities",
     "TrainingParityError": "harness.training",
+    "UndecidedCompileTimeError": "harness.compile_times.checking",
     "UnknownCounterError": "harness.counters",
     "VacuousTestError": "harness.vacuity",
     "at_least": "harness.counters",
@@ -84,6 +87,7 @@ __all__ = [
     "CodeAssertionError",
     "CompileForbiddenError",
     "CompileRecord",
+    "CompileTimeError",
     "CounterExpectationError",
     "Counters",
     "FallbackError",
@@ -99,6 +103,7 @@ __all__ = [
     "RegionalWarning",
     "Support",
     "TrainingParityError",
+    "UndecidedCompileTimeError",
     "UnknownCounterError",
     "VacuousTestError",
     "at_least",

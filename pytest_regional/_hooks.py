@@ -25,11 +25,11 @@ from pytest_regional._goldens import goldens_of
 from pytest_regional._phases import limits_of, stderr_of
 from pytest_regional._reporting import ATTRIBUTE
 from pytest_regional._retirement import Retirement, UnrestorableStateError
-from pytest_regional._stash import DRAWER, FUZZ, HARNESS, TARGET
+from pytest_regional._stash import DRAWER, FUZZ, HARNESS, PHASES, TARGET
 from pytest_regional._text import plural
 from pytest_regional._written import RunOutputs
 from pytest_regional.harness.kernel_store.files import KernelFiles
-from pytest_regional.report import details, facts, progress, terminal
+from pytest_regional.report import details, facts, phase_times, progress, terminal
 from pytest_regional.report.this_run import CollectedFacts
 
 if TYPE_CHECKING:
@@ -101,7 +101,18 @@ class RunHooks:
             if settings.reports.holds_details:
                 item.stash[DRAWER] = details.new_drawer()
                 regional._observer.listeners.append(item.stash[DRAWER])
-            yield regional
+            with self._timed(item, regional):
+                yield regional
+
+    @contextlib.contextmanager
+    def _timed(self, item: pytest.Item, regional: Regional) -> Iterator[None]:
+        """Measure what the test compiles, where a report holds it."""
+        if not self._session.settings.reports.holds_times:
+            yield
+            return
+        item.stash[PHASES] = listener = phase_times.new_listener(regional)
+        with listener.clock.running():
+            yield
 
     def _test_dir(self, item: pytest.Item) -> Path:
         digest = hashlib.sha256(item.nodeid.encode()).hexdigest()[:16]
@@ -160,7 +171,7 @@ class RunHooks:
     def _begin(self, item: pytest.Item) -> None:
         """Note that ``item`` is set up; drop what its earlier run left, where a plugin runs it again."""
         self._setups[item.nodeid] += 1
-        keys: tuple[pytest.StashKey[Any], ...] = (HARNESS, DRAWER, FUZZ)
+        keys: tuple[pytest.StashKey[Any], ...] = (HARNESS, DRAWER, PHASES, FUZZ)
         for key in keys:
             if key in item.stash:
                 del item.stash[key]
@@ -239,6 +250,8 @@ class RunHooks:
             known |= self._generated_code(report, known, call.excinfo.value, regional)
         if DRAWER in item.stash and regional is not None and (report.when == "call" or report.failed):
             known["details"] = details.details_of(regional, item.stash[DRAWER])
+        if PHASES in item.stash and report.when == "call":
+            known["compile_times"] = phase_times.facts_of(item.stash[PHASES])
         setattr(report, facts.ATTRIBUTE, facts.plain(known))
         if report.when == "call":
             # The JUnit file takes them from the report of the teardown, which comes next.

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pytest_regional.backends.spec import BackendSpec
     from pytest_regional.fuzz.fuzz_test import FuzzTest
     from pytest_regional.harness.observe.graph_drawing import GraphDrawer
+    from pytest_regional.harness.observe.phases import PhaseListener
     from pytest_regional.harness.regional import Regional
 
 
@@ -48,6 +49,9 @@ HARNESS: pytest.StashKey[Regional] = pytest.StashKey()
 
 #: Where a report is asked for.
 DRAWER: pytest.StashKey[GraphDrawer] = pytest.StashKey()
+
+#: Where a report is asked for that holds how long compiles take.
+PHASES: pytest.StashKey[PhaseListener] = pytest.StashKey()
 
 #: Of fuzz tests.
 FUZZ: pytest.StashKey[FuzzTest] = pytest.StashKey()

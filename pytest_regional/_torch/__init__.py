@@ -22,6 +22,7 @@ Modules by area of PyTorch; later ones import earlier ones:
 * ``caches``: Inductor's cache directory, files of generated code, portable artifacts, the remote cache.
 * ``joint_graph``: graphs of forward and backward with descriptors.
 * ``decisions``: what the compilers decide for a program, recorded.
+* ``compile_phases``: how long each phase of a compile takes.
 * ``cpp``: runs of the C++ compiler, precompiled headers, the CPU.
 * ``triton``: Triton's language, interpreter, runtime and compiler.
 * ``device``: the patch points for a described GPU.

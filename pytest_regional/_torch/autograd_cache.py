@@ -17,6 +17,7 @@ from typing import Any
 
 from pytest_regional._errors import RegionalError
 from pytest_regional._torch import private_module, symbol
+from pytest_regional._torch.compile_phases import logged
 from pytest_regional._torch.config import dynamo_config, functorch_config, inductor_config
 from pytest_regional._torch.dynamo import counters
 from pytest_regional._torch.patching import COMPILE_STAGES, patched_stages
@@ -181,15 +182,17 @@ def answering(gm: Any, lookup: Callable[[GraphLookup], Answer], save: Callable[[
         graph = graph_looked_up(mod)
         if graph is not gm:
             return original(mod, args, aot_config, *rest, **named)
-        question = GraphLookup(graph, args, aot_config, key_arguments(rest, named))
-        answer = lookup(question)
-        if answer.key is not None:
-            keys.add(answer.key)
-        return question._answer(answer.compiled, answer.key)
+        with logged("regional.cache"):
+            question = GraphLookup(graph, args, aot_config, key_arguments(rest, named))
+            answer = lookup(question)
+            if answer.key is not None:
+                keys.add(answer.key)
+            return question._answer(answer.compiled, answer.key)
 
     def our_save(original: Callable[..., None], key: str, entry: Any, remote: bool) -> None:
         if key in keys:
-            save(key, entry)
+            with logged("regional.cache"):
+                save(key, entry)
         else:
             original(key, entry, remote)
 

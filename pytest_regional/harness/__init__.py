@@ -3,6 +3,7 @@
 * ``regional``: the object of a test; ``compiling``: its Dynamo backends; ``options``: how one program is compiled.
 * ``observe``: watches compiles; ``counters``: what moved, and ``expect``; ``record``: what ``regional.run`` returns.
 * ``parity``: compares with eager, for one call; ``training``: for several optimizer steps.
+* ``compile_times``: how long each phase of a compile takes, and limits on it.
 * ``codegen``: reads generated code; ``graph_passes``: ``run_pass``; ``ops``: how assertions name operators in both.
 * ``isolation``: state of the process around a test; ``kernel_store``: compiled kernels that outlive it.
 * ``devices``: the device under test; ``process`` and ``_child``: ``in_new_process``; ``distributed``: a fake group.

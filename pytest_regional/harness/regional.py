@@ -20,6 +20,7 @@ from pytest_regional._torch.process_state import structured_trace_off
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness import isolation
+from pytest_regional.harness.compile_times.methods import MeasuresCompiles
 from pytest_regional.harness.compiling import (
     CompilesWithBackend,
     FullGraph,
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 DEFAULT_SEED = 20251006
 
 
-class Regional(CompilesWithBackend, InputFactories, OnDevice):
+class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
     """Compile, compare and count with one backend on one device.
 
     Made by the ``regional`` fixture or by :func:`pytest_regional.testing.regional`; use it inside the context it comes

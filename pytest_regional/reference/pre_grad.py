@@ -15,6 +15,7 @@ from typing import Any
 import torch.fx
 
 from pytest_regional._text import unknown_name
+from pytest_regional._torch.compile_phases import logged
 from pytest_regional._torch.config import (
     TIMINGS,
     configured_pre_grad_passes,
@@ -62,10 +63,13 @@ class PreGradPlan:
         Raises:
             PreGradPassError: naming the pass that left an invalid graph, or that returned another one.
         """
-        for module in _bodies_first(gm) if self.passes else ():
-            for custom in self.passes:
-                _run_one(custom, module)
-            module.recompile()
+        if not self.passes:
+            return
+        with logged("regional.passes"):
+            for module in _bodies_first(gm):
+                for custom in self.passes:
+                    _run_one(custom, module)
+                module.recompile()
 
 
 def plan_pre_grad(timing: str | None = None) -> PreGradPlan:

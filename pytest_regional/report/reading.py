@@ -146,6 +146,12 @@ def _number(value: Any, where: str) -> None:
         _wrong(where, value, "a number, at most 1e300")
 
 
+def _seconds(value: Any, where: str) -> None:
+    _number(value, where)
+    if value < 0:
+        _wrong(where, value, "seconds, 0 or more")
+
+
 def _scalar(value: Any, where: str) -> None:
     """Take what an option or a fact of a machine can be."""
     if isinstance(value, list):
@@ -234,8 +240,10 @@ _FINDING = _record(
 )
 _EXPERIMENT = _record(changed=_text, outcome=_text, seconds=_number)
 _CULPRIT = _record(sentence=_text, first_wrong=_text, experiments=_list(_EXPERIMENT))
+#: How long the phases of a test's compiles took.
+_COMPILE_TIMES = _record(phases=_table(_seconds), regions=_table(_table(_seconds)), not_measured=_list(_text))
 _TEST = _record(
-    ("culprits", "phase", "blame", "file", "line", "message", "rerun", "shard", "generated_code"),
+    ("culprits", "phase", "blame", "file", "line", "message", "rerun", "shard", "compile_times", "generated_code"),
     version=_count,
     test=_text,
     suite=_text,
@@ -260,6 +268,7 @@ _TEST = _record(
     rerun=_text,
     shard=_count,
     generated_code=_list(_record(path=_text, line=_count, what=_text)),
+    compile_times=_COMPILE_TIMES,
 )
 _RUN = _record(
     ("lost_workers", "merged_from"),
@@ -271,3 +280,22 @@ _RUN = _record(
     lost_workers=_count,
     merged_from=_count,
 )
+_LINE = _record(
+    version=_count,
+    created=_text,
+    versions=_table(_text),
+    machine=_table(_scalar),
+    tests=_list(_record(test=_text, backend=_text, device=_text, compile_times=_COMPILE_TIMES)),
+)
+
+
+def check_line(data: Mapping[str, Any], where: str) -> None:
+    """Check a line of a history of compile times.
+
+    Raises:
+        ReportError: with the first flaw and its place.
+    """
+    try:
+        _LINE(data, "")
+    except _Flaw as flaw:
+        raise ReportError(f"{where} is no run of a history: {flaw}") from flaw

@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from pytest_regional._torch.cpp import described_processor
 from pytest_regional.report.document import RunReport
 from pytest_regional.report.facts import Facts, read
 from pytest_regional.report.places import within_repository
@@ -39,7 +40,12 @@ def report_of(
     return RunReport(
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         versions=dict(_versions()),
-        machine={"system": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count()},
+        machine={
+            "system": platform.platform(),
+            "processor": platform.machine(),
+            "cores": os.cpu_count(),
+            "model": _model(),
+        },
         options={
             "backends": list(settings.backends),
             "devices": list(settings.devices),
@@ -50,6 +56,12 @@ def report_of(
         lost_workers=lost_workers,
         unfinished=unfinished,
     )
+
+
+def _model() -> str:
+    """Return what the processor calls itself; empty where Linux does not say it."""
+    named = (line.partition(":")[2].strip() for line in described_processor() if line.startswith("model name"))
+    return next(named, "")
 
 
 def _with_scripts(fact: Facts, root: Path) -> Facts:

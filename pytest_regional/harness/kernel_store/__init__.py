@@ -31,6 +31,7 @@ from pytest_regional.harness.kernel_store.files import (
     KernelStoreWarning,
     chosen_folder,
     folder_for_compilers,
+    nothing_read,
 )
 
 # Named, not imported: most tests never load Triton.
@@ -104,4 +105,4 @@ def _triton_manager() -> Iterator[None]:
         os.environ.pop(_TRITON_VARIABLE, None)
 
 
-__all__ = ["VARIABLE", "KernelFiles", "KernelStoreWarning", "environment_of_scripts", "kernels_kept"]
+__all__ = ["VARIABLE", "KernelFiles", "KernelStoreWarning", "environment_of_scripts", "kernels_kept", "nothing_read"]

@@ -123,6 +123,19 @@ _KERNELS = re.compile(r"[0-9a-f]{2}"), re.compile(rf"[0-9a-f]{{62}}|{re.escape(_
 _PRECOMPILED = re.compile(HEADERS), re.compile(r"[0-9a-z]+\.h(\.[0-9a-f]{16})?\.[gp]ch")
 
 
+_unread: list[None] = []
+
+
+@contextlib.contextmanager
+def nothing_read() -> Iterator[None]:
+    """Have compilers run as without a store while the context lasts, in all threads; what they make is stored."""
+    _unread.append(None)
+    try:
+        yield
+    finally:
+        _unread.pop()
+
+
 class KernelFiles:
     """The files of one store, in ``folder``: each is named after its key and starts with a digest of key and content.
 
@@ -173,6 +186,8 @@ class KernelFiles:
         Warns:
             KernelStoreWarning: another user can have written it; once for each reason.
         """
+        if _unread:
+            return None
         try:
             with self._folder_of(key) as (place, folder):
                 return _checked(key, place, folder)

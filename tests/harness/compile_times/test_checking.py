@@ -1,0 +1,152 @@
+"""``assert_compile_time``: passes equal programs, finds slow passes by name, and says when it cannot tell."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from pytest_regional import CompileTimeError, UndecidedCompileTimeError
+from pytest_regional._phase_names import UnknownPhaseError
+from pytest_regional.harness.compile_times import checking
+from pytest_regional.harness.compile_times.checking import CompileTimeCheck, PhaseNotMeasuredError
+from pytest_regional.harness.compile_times.record import CompileTimes
+from pytest_regional.testing import regional
+
+from .programs import SlowPass, equal, marked, plain
+
+
+def times(*seconds, phase="passes", other=0.001, program="f", not_measured=()):
+    compiles = tuple({(phase, "region mlp of the forward graph"): one, ("dynamo", ""): other} for one in seconds)
+    return CompileTimes("inductor", program, compiles, not_measured)
+
+
+def test_equal_programs_pass():
+    with regional("reference") as r:
+        found = r.assert_compile_time(plain, r.randn(8, 8), against=equal, at_most=2.0, phase="inductor")
+    assert found.outcome == "within"
+    assert 0.5 < found.ratio.value < 2
+
+
+@pytest.mark.parametrize(
+    ("backend", "setting"), [("reference", "pre_grad_custom_pass"), ("inductor", "post_grad_custom_post_pass")]
+)
+def test_a_slow_pass_fails_and_is_named(backend, setting):
+    with regional(backend) as r, torch._inductor.config.patch({setting: SlowPass()}):
+        with pytest.raises(CompileTimeError) as caught:
+            r.assert_compile_time(marked, r.randn(8, 8), against=plain, at_most=1.5, phase="passes")
+    assert not isinstance(caught.value, UndecidedCompileTimeError)
+    said = str(caught.value)
+    assert said.startswith(f"compile time in phase passes of marked on {backend}: ")
+    assert f"times that of plain on {backend}, more than is allowed: at most 1.5" in said
+    assert "passes" in said
+    assert "0.2" in said
+
+
+def test_cpu_time_sees_work_and_no_waiting(monkeypatch):
+    with regional("reference") as r, torch._inductor.config.patch(pre_grad_custom_pass=SlowPass()):
+        given = {"against": plain, "at_most": 3, "phase": "passes", "clock": "cpu"}
+        r.assert_compile_time(marked, r.randn(8, 8), **given)
+
+        def work(seconds):
+            end = time.thread_time() + seconds
+            while time.thread_time() < end:
+                pass
+
+        monkeypatch.setattr(time, "sleep", work)
+        with pytest.raises(CompileTimeError, match="CPU time of compiles in phase passes of marked"):
+            r.assert_compile_time(marked, r.randn(8, 8), **given)
+
+
+def test_the_phase_that_grew_is_named_where_all_are_compared():
+    check = CompileTimeCheck(times(*[0.3] * 5), times(*[0.1] * 5, program="g"), "total", 1.2)
+    assert check.outcome == "slower"
+    said = str(check.error())
+    assert "compile time of f on inductor: 2.98 (2.98 to 2.98) times that of g on inductor" in said
+    assert "phase passes grew most" in said
+    assert "slowest: region mlp of the forward graph 0.300 s" in said
+
+
+def test_another_backend_is_compared_on_the_same_program():
+    with regional("reference") as r:
+        found = r.assert_compile_time(plain, r.randn(8, 8), against="inductor", at_most=20, phase="dynamo")
+    assert (found.new.backend, found.old.backend) == ("reference", "inductor")
+
+
+def test_a_kept_record_is_compared():
+    with regional("reference") as r:
+        x = r.randn(8, 8)
+        kept = r.compile_times(plain, x, repeat=5)
+        found = r.assert_compile_time(plain, x, against=kept, at_most=5, phase="dynamo")
+    assert found.old is kept
+
+
+def test_noise_that_hides_the_answer_is_undecided_and_says_what_to_do():
+    check = CompileTimeCheck(times(0.1, 0.2, 0.3, 0.1, 0.2), times(0.2, 0.1, 0.3, 0.1, 0.1), "passes", 1.2)
+    assert check.outcome == "undecided"
+    error = check.error()
+    assert isinstance(error, UndecidedCompileTimeError)
+    assert "undecided whether that is allowed: at most 1.2" in str(error)
+    assert "repeat=" in str(error)
+
+
+def test_compiles_are_repeated_until_it_is_decided(monkeypatch):
+    made = []
+
+    class Fake:
+        def __init__(self, seconds):
+            self.compiles, self.seconds = [], iter(seconds)
+
+        def warm_up(self):
+            made.append("warm")
+
+        def measure(self):
+            made.append(self)
+            self.compiles.append({("passes", ""): next(self.seconds)})
+
+        @property
+        def times(self):
+            return CompileTimes("inductor", "f", tuple(self.compiles))
+
+    monkeypatch.setattr(checking, "Measured", Fake)
+    noisy = [1, 3, 1, 3, 1] + [1.0] * 15
+    new, old = Fake(noisy), Fake(noisy)
+    found = checking.check(new, old, "passes", 1.5, 5)
+    assert found.outcome == "within"
+    assert len(new.compiles) == len(old.compiles) > 5
+    # In turns, and each is first as often.
+    assert made[:6] == ["warm", "warm", new, old, old, new]
+
+
+@pytest.mark.parametrize(("name", "meant"), [("pases", "passes"), ("inductr", "inductor"), ("Dynamo", "dynamo")])
+def test_an_unknown_phase_is_refused_before_anything_compiles(name, meant):
+    with regional("reference", expects_regions=False) as r:
+        with pytest.raises(UnknownPhaseError, match=f"Did you mean '{meant}'"):
+            r.assert_compile_time(plain, r.randn(2, 2), against=equal, phase=name)
+        assert r.counters["graphs"] == 0
+
+
+def test_a_phase_without_time_has_no_ratio():
+    one, other = times(*[0.1] * 5), times(*[0.1] * 5, phase="inductor", program="g")
+    with pytest.raises(PhaseNotMeasuredError, match="g on inductor spends no time in phase passes"):
+        _ = CompileTimeCheck(one, other, "passes", 1.2).ratio
+    with pytest.raises(PhaseNotMeasuredError, match="this torch"):
+        _ = CompileTimeCheck(times(*[0.1] * 5, not_measured=("cache",)), one, "cache", 1.2).ratio
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        ({"against": equal, "repeat": 4}, ValueError, "5 or more compiles"),
+        ({"against": equal, "at_most": 0}, ValueError, "expected a ratio above 0"),
+        ({"against": equal, "clock": "cpus"}, ValueError, "Did you mean 'cpu'"),
+        ({"against": times(*[0.1] * 5), "clock": "cpu"}, ValueError, "measured with clock='wall'"),
+        ({"against": 3.0}, TypeError, "against= is of type float"),
+        ({"against": equal, "limit": 2}, TypeError, "no keyword limit="),
+        ({"against": "inductr"}, LookupError, "inductor"),
+    ],
+)
+def test_wrong_arguments_are_refused(given, error, said):
+    with regional("reference", expects_regions=False) as r, pytest.raises(error, match=said):
+        r.assert_compile_time(plain, r.randn(2, 2), **given)

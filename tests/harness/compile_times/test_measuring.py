@@ -1,0 +1,97 @@
+"""``compile_times``: phases that add up, regions, warm compiles, and what stays as it was."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from pytest_regional import region
+from pytest_regional._phase_names import PHASES, UnknownPhaseError
+from pytest_regional._torch import compile_phases
+from pytest_regional.harness.compile_times.record import CompileTimes
+from pytest_regional.testing import regional
+
+from .programs import plain
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch", "inductor"])
+def test_phases_of_cold_compiles_add_up_and_each_takes_time(backend):
+    with regional(backend) as r:
+        x = r.randn(8, 8, requires_grad=True)
+        began = time.perf_counter()
+        times = r.compile_times(plain, x, repeat=1)
+        wall = time.perf_counter() - began
+    assert list(times.phases) == list(PHASES)
+    assert sum(time.median for time in times.phases.values()) == pytest.approx(times.total.median)
+    assert all(time.median > 0 for time in times.phases.values()), str(times)
+    # The compiler ran, though the store has the kernels: nothing else takes as long.
+    assert times.phase("compiler").median > 0.3
+    assert times.total.median < wall
+
+
+def test_regions_are_told_apart_where_they_compile_alone():
+    with regional("reference") as r:
+        times = r.compile_times(plain, r.randn(8, 8), repeat=1)
+    regions = {f"region {name} of the inference graph" for name in ("first", "second")}
+    assert regions < set(times.parts())
+    assert regions <= set(times.parts("passes")) | set(times.parts("inductor"))
+    assert times.parts()["region first of the inference graph"].median > 0.1
+
+
+def test_a_warm_compile_only_looks_up():
+    with regional("reference") as r:
+        times = r.compile_times(plain, r.randn(8, 8), repeat=2, warm=True)
+    assert times.phase("cache").median > 0
+    assert times.phase("inductor").median < 0.01
+    assert times.phase("compiler").median < 0.05
+
+
+def test_counters_hold_one_compile_and_the_test_is_not_vacuous():
+    with regional("reference") as r:
+        r.compile_times(plain, r.randn(8, 8), repeat=2)
+        assert r.counters["region_compiles"] == 2
+        assert r.counters["recompiles"] == 0
+
+
+def test_arguments_and_random_numbers_stay_as_they_were():
+    def writes(x):
+        with region("first"):
+            return x.add_(1)
+
+    with regional("reference") as r:
+        x = r.zeros(4)
+        r.compile_times(writes, x, repeat=1)
+        drawn = r.rand(2)
+        assert x.tolist() == [0, 0, 0, 0]
+    with regional("reference", expects_regions=False) as r:
+        assert r.rand(2).tolist() == drawn.tolist()
+
+
+def test_what_a_torch_does_not_log_is_not_measured(monkeypatch):
+    events = {**compile_phases._EVENTS, "a step that is gone": compile_phases._Event("passes", "torch._dynamo.utils")}
+    monkeypatch.setattr(compile_phases, "_EVENTS", events)
+    assert compile_phases.unmeasured.__wrapped__() == {"passes"}
+
+
+def test_this_torch_logs_all_phases():
+    assert compile_phases.unmeasured() == frozenset()
+
+
+def test_a_record_without_a_phase_says_so():
+    times = CompileTimes("inductor", "f", ({("dynamo", ""): 1.0, ("inductor", "the forward graph"): 2.0},), ("cache",))
+    assert "cache" not in times.phases
+    assert "cache         not measured with this torch" in str(times)
+    assert times.total.seconds == (3.0,)
+    assert "2.000 s (noise 0%)  the forward graph" in str(times)
+
+
+def test_an_unknown_phase_names_the_nearest():
+    times = CompileTimes("inductor", "f", ({("dynamo", ""): 1.0},))
+    with pytest.raises(UnknownPhaseError, match="Did you mean 'dynamo'"):
+        times.phase("dinamo")
+
+
+def test_nothing_is_measured_in_no_compiles():
+    with regional("reference", expects_regions=False) as r, pytest.raises(ValueError, match="repeat=0"):
+        r.compile_times(plain, r.randn(2, 2), repeat=0)
