@@ -83,21 +83,21 @@ def test_functions_of_the_users_are_refused():
         source_of_graph(traced(lambda x: own(x)).graph)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        torch.randn(2, 3),
-        torch.randn(3, 2).t(),
-        torch.randn(3, dtype=torch.float64).requires_grad_(),
-        torch.arange(6).reshape(2, 3),
-        torch.tensor([True, False]),
-        torch.tensor([float("inf"), float("nan"), -0.0]),
-        torch.randn(64, 64)[::2, ::3],
-        torch.zeros(0, 2),
-    ],
-    ids=str,
-)
-def test_inputs_are_made_like_those_of_the_test(value):
+INPUTS = {
+    "matrix": lambda: torch.randn(2, 3),
+    "transposed": lambda: torch.randn(3, 2).t(),
+    "with gradient": lambda: torch.randn(3, dtype=torch.float64).requires_grad_(),
+    "integers": lambda: torch.arange(6).reshape(2, 3),
+    "truths": lambda: torch.tensor([True, False]),
+    "not finite": lambda: torch.tensor([float("inf"), float("nan"), -0.0]),
+    "large, with gaps": lambda: torch.randn(64, 64)[::2, ::3],
+    "empty": lambda: torch.zeros(0, 2),
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_inputs_are_made_like_those_of_the_test(name):
+    value = INPUTS[name]()
     for source in sources_of_inputs([value]):
         (made,) = executed(f"import torch\n{source}", "inputs")()
         assert (made.shape, made.dtype, made.stride()) == (value.shape, value.dtype, value.stride())
