@@ -46,7 +46,14 @@ PARAMETERS = """
 """
 
 
-ON = ("--regional-backend=aot_eager", "--regional-device=cpu", "-p", "no:randomly", "--regional-fuzz=3")
+ON = (
+    "--regional-backend=aot_eager",
+    "--regional-device=cpu",
+    "-p",
+    "no:randomly",
+    "--regional-fuzz=3",
+    "--regional-seed=0",
+)
 
 
 def run(folder, *options):
@@ -82,7 +89,7 @@ def test_what_failed_and_what_took_its_worker_run_again_and_nothing_else(
     folder = shutil.copytree(failed_with_two_workers, tmp_path / "again")
     (folder / "right").touch()
     printed, counts = run(folder, "--lf", workers)
-    assert counts == {"passed": 1 + parts, "failed": 1}
+    assert counts == {"passed": 1 + parts, "failed": 1}, printed
     assert "FAILED test_it.py::test_some[2]" in printed
     assert failed(folder) == {"test_it.py::test_some[2]"}
 
