@@ -7,7 +7,6 @@ import pytest
 from pytest_regional.bug_report.running import Changes, ScriptRunner
 
 HEAD = "import os, sys\nimport torch\n"
-WRONG = HEAD + "x = torch.rand(3)\nprint(torch.compile(torch.sin)(x).sum())\nassert False, 'other values'\n"
 COMPILED = """\
 import torch
 
@@ -27,15 +26,39 @@ def runner(tmp_path_factory):
     return ScriptRunner(tmp_path_factory.mktemp("scripts"), seconds=100)
 
 
+OUTCOMES = """\
+import os, sys
+import torch
+
+torch.manual_seed(0)
+match torch.initial_seed():
+    case 0:
+        print("fine")
+    case 1:
+        sys.exit(2)
+    case 2:
+        print("still fails")
+        sys.exit(1)
+    case 3:
+        raise ValueError(f"{__file__} {torch.__file__}")
+    case 4:
+        os.kill(os.getpid(), 11)
+"""
+
+
 def test_outcomes(runner):
-    scripts = {
-        "right": HEAD + "print('fine')\n",
-        "not checked": HEAD + "sys.exit(2)\n",
-        "wrong": HEAD + "print('still fails')\nsys.exit(1)\n",
-        "raises": HEAD + "raise KeyError('missing')\n",
-    }
-    for outcome, script in scripts.items():
-        assert [run.outcome for run in runner.run_each(script, [Changes()])] == [outcome]
+    """One process runs them all, until one ends it; the next one is run in another."""
+    right, unknown, wrong, raises, died, after = runner.run_each(
+        OUTCOMES, [*(Changes(seed=seed) for seed in range(5)), Changes()]
+    )
+
+    assert (right.outcome, right.printed, after.outcome) == ("right", "fine\n", "right")
+    assert unknown.outcome == "not checked"
+    assert (wrong.outcome, wrong.printed) == ("wrong", "still fails\n")
+    # Directories of this machine are left out.
+    assert "ValueError: script.py torch/__init__.py" in raises.said
+    assert "exit status -11" in died.said
+    assert [one.shows for one in (right, unknown, wrong, raises, died)] == [False, False, True, True, True]
 
 
 def test_the_first_that_shows_it_is_the_last_that_runs(runner):
@@ -78,25 +101,8 @@ def test_the_culprit_is_searched_with_the_script_as_the_check(runner):
     assert "nothing compiled" in run.facts["evidence"]
 
 
-def test_a_process_that_ends_is_said_and_the_next_change_runs(runner):
-    script = HEAD + "torch.manual_seed(7)\nif torch.initial_seed() == 7:\n    os.kill(os.getpid(), 11)\n"
-
-    died, right = runner.run_each(script, [Changes(), Changes(seed=1)])
-
-    assert (died.outcome, right.outcome) == ("died", "right")
-    assert "exit status -11" in died.said
-    assert died.shows
-    assert not right.shows
-
-
 def test_a_script_that_takes_too_long(tmp_path):
     (run,) = ScriptRunner(tmp_path, seconds=0.5).run_each("while True:\n    pass\n", [Changes()])
 
     assert run.outcome == "too slow"
     assert "0.5 s" in run.said
-
-
-def test_directories_of_this_machine_are_left_out(runner):
-    run = runner.run(HEAD + "raise ValueError(f'{__file__} {torch.__file__}')\n")
-
-    assert "ValueError: script.py torch/__init__.py" in run.said
