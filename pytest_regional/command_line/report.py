@@ -132,7 +132,8 @@ def _gathered(asked: argparse.Namespace, folder: Path, versions: list[str]) -> B
         )
         runs[version] = ScriptRunner(folder / version, python).run(report.script, Changes())
     checked = [Checked(version, _status(one), one.sentence) for version, one in runs.items()]
-    return dataclasses.replace(report, releases=runs, regression=f"{conclusion(checked).capitalize()}.")
+    said = conclusion(checked)
+    return dataclasses.replace(report, releases=runs, regression=f"{said[:1].upper()}{said[1:]}.")
 
 
 def _status(run: ScriptRun) -> int:
