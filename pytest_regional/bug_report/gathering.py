@@ -92,7 +92,10 @@ def gather(
     runs = runner.run_each(script, [*others, *(Changes(seed=seed, fallback_random=True) for seed in RESEEDED)])
     ran = {one.backend: run for one, run in zip(others, runs, strict=False)}
     stages = {name: ran.get(name, shown) for name in names}
-    measured = runner.run(script, Changes(measure=True, blame_seconds=blame_seconds), trace=trace)
+    measured = runner.run(script, Changes(measure=True, blame_seconds=blame_seconds))
+    if trace is not None:
+        # By itself: the search for the culprit compiles many times.
+        runner.run(script, trace=trace)
     facts = measured.facts
     culprit = "\n".join(filter(None, (facts.get("culprit", ""), facts.get("evidence", "")))) or subject.culprit
     report = BugReport(

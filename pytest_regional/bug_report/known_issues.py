@@ -25,7 +25,7 @@ LIKELY = 0.6
 
 #: What a sentence of blame calls a step of the compiler.
 _STEP = re.compile(
-    r"(?:pass|pattern|lowering of|decomposition of|fallback of) ([\w.]+)|(fusion of|vectorized code|code generation)"
+    r"(?:pass|rewrite|lowering of|decomposition of|fallback of) ([\w.]+)|(fusion of|vectorized code|code generation)"
 )
 
 

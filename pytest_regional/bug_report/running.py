@@ -127,7 +127,8 @@ class ScriptRunner:
         except subprocess.TimeoutExpired:
             return [*_answered(answer), ScriptRun("too slow", f"it took longer than {self._seconds:g} s")]
         runs = _answered(answer)
-        if done.returncode and len(runs) < len(jobs):
+        stopped = until is not None and bool(runs) and runs[-1].shows
+        if len(runs) < len(jobs) and not stopped:  # also where a script ends its process with status 0
             last = (done.stdout.strip().splitlines() or ["nothing"])[-1]
             # A negative status is the number of the signal that ended the process.
             outcome = "died" if done.returncode < 0 else "not checked"

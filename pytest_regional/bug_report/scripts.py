@@ -7,6 +7,7 @@ it is fixed. A maintainer wants to read ten lines: these make simple inputs, com
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -178,10 +179,7 @@ def _filled(found: re.Match[str], fill: str, reshaped: str) -> str:
     shape = ", ".join(map(str, numbers)) if numbers else "()"
     if content == "index":
         return f"torch.randint(0, {below}, ({', '.join(map(str, numbers))}{',' * (len(numbers) == 1)}))"
-    count = 1
-    for number in numbers:
-        count *= number
-    source = fill.format(count=count, shape=shape)
+    source = fill.format(count=math.prod(numbers), shape=shape)
     if len(numbers) != 1:
         source += reshaped.format(shape=shape)
     return source if dtype in (None, "float32") else f"{source}.to(torch.{dtype})"

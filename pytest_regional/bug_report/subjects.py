@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,10 +76,7 @@ def subject_of(path: Path) -> Subject:
     except (FindingError, OSError, UnicodeDecodeError) as error:
         raise SubjectError(f"{path} cannot be read: {error}") from error
     if not isinstance(finding, Finding):
-        raise SubjectError(
-            f"{path} is a sequence of compiles, no program: PyTorch's tracker needs its script, {path.stem}.py, which "
-            f"`pytest-regional findings show` prints"
-        )
+        raise SubjectError(f"{path} is a sequence of compiles, no program: give its script, {path.stem}.py")
     return _of_finding(path.name, finding)
 
 
@@ -101,9 +99,9 @@ def _of_finding(name: str, finding: Finding) -> Subject:
     origin = finding.signature.origin
     raises = origin.partition(" at ")[0].split(":")[0] if finding.signature.oracle == "compiles" else ""
     kinds = tuple(dict.fromkeys(kind.strip().partition(" (")[0] for kind in origin.split(",")))
-    backends = dict.fromkeys((finding.backend, "inductor", "torch", finding.backend))
-    if finding.backend != "aot_eager":
-        backends = dict.fromkeys(("inductor", "torch", finding.backend))
+    # The stage with the least is the plainest.
+    first = ("aot_eager",) if finding.backend == "aot_eager" else ()
+    backends = dict.fromkeys((*first, "inductor", "torch", finding.backend))
     whole = finding.script_with_torch_alone or finding.script
     scripts = {
         backend: tuple(_scripts(finding, backend)) + ((whole,) if backend == finding.backend else ())
@@ -128,9 +126,7 @@ def _scripts(finding: Finding, backend: str) -> Iterator[str]:
     if finding.signature.oracle not in (*STAND_ALONE, "further_calls", "integer_twin", "metamorphic"):
         return
     parts = scripts_of(finding.program, finding.signature.origin, backend)
-    for number, one in enumerate(parts):
-        if number < _MOST_SCRIPTS:
-            yield one.text
+    yield from (one.text for one in itertools.islice(parts, _MOST_SCRIPTS))
 
 
 def words_for(kinds: Sequence[str], raises: str) -> str:

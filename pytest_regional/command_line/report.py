@@ -79,18 +79,21 @@ def run(asked: argparse.Namespace) -> int:
     """
     if asked.trace and asked.output is None:
         raise UsageError("--trace needs --output: the archive is written next to the report")
+    if asked.output is not None and not asked.output.absolute().parent.is_dir():
+        raise UsageError(f"{asked.output} cannot be written: there is no directory {asked.output.parent}")
     versions = bisect_version.versions(asked.torch) if asked.torch else []
     try:
         from pytest_regional.bug_report.gathering import NotReproducedError
         from pytest_regional.bug_report.github import as_markdown
         from pytest_regional.bug_report.subjects import SubjectError
+        from pytest_regional.fuzz.findings.folder import FindingError
     except ImportError as error:
         raise UsageError(f"no report can be made here: {error}.") from error
 
     with tempfile.TemporaryDirectory(prefix="pytest-regional-report-", ignore_cleanup_errors=True) as folder:
         try:
             report = _gathered(asked, Path(folder), versions)
-        except SubjectError as error:
+        except (SubjectError, FindingError) as error:
             raise UsageError(str(error)) from error
         except NotReproducedError as error:
             print(error, file=sys.stderr)

@@ -110,6 +110,8 @@ def test_what_does_not_fail_here(tmp_path, capsys):
         (["x.txt"], "x.txt is no finding"),
         ([str(FINDING), "--torch=new"], "'new' is no release"),
         ([str(FINDING), "--trace"], "--trace needs --output"),
+        ([str(FINDING), "--output=missing/report.md"], "there is no directory missing"),
+        ([str(FINDING), "--findings=."], "broken.json"),
         (["broken.json"], "broken.json cannot be read"),
         (["broken.py"], "broken.py is no Python"),
     ],
