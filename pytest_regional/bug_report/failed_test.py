@@ -76,6 +76,6 @@ def _subject(test: str, data: dict[str, Any]) -> Subject:
         f"parity run {origin}",
         tuple(data["operators"]),
         scripts,
-        data["raises"],
+        data["raises"] or None,
         source="The program is that of a test, made smaller while the compiled program stays wrong",
     )

@@ -127,7 +127,8 @@ def _shown(subject: Subject, runner: ScriptRunner) -> tuple[str, str, ScriptRun]
         runs = runner.run_until_one_shows(scripts, subject.raises)
         ended += [f"{backend or 'script'} {number}: {run.sentence}" for number, run in enumerate(runs)]
         last = runs[-1]
-        if last.outcome in ("wrong", "died") or (last.outcome == "raises" and subject.raises in last.said):
+        raised = subject.raises is not None and last.outcome == "raises" and subject.raises in last.said
+        if raised or last.outcome in ("wrong", "died"):
             return backend, scripts[len(runs) - 1], last
     raise NotReproducedError(f"{subject.name} is not reproduced here. What each script did:\n" + "\n".join(ended))
 

@@ -91,21 +91,26 @@ class ScriptRunner:
             changes: under what.
             trace: where PyTorch is to write its structured trace (``TORCH_TRACE``).
         """
-        return self._in_one_process([(script, changes or Changes())], trace, until=None)[0]
+        return self._in_one_process([(script, changes or Changes())], trace)[0]
 
     def run_each(self, script: str, changes: Sequence[Changes]) -> list[ScriptRun]:
         """Run one script under several changes, in one process as long as that lives."""
         runs: list[ScriptRun] = []
         while len(runs) < len(changes):
-            runs += self._in_one_process([(script, one) for one in changes[len(runs) :]], None, until=None)
+            runs += self._in_one_process([(script, one) for one in changes[len(runs) :]], None)
         return runs
 
-    def run_until_one_shows(self, scripts: Sequence[str], raises: str = "") -> list[ScriptRun]:
+    def run_until_one_shows(self, scripts: Sequence[str], raises: str | None = None) -> list[ScriptRun]:
         """Run scripts one after the other, up to the first that is wrong, or that raises what contains ``raises``."""
-        return self._in_one_process([(script, Changes()) for script in scripts], None, until=raises)
+        return self._in_one_process([(script, Changes()) for script in scripts], None, first=True, raises=raises)
 
     def _in_one_process(
-        self, jobs: Sequence[tuple[str, Changes]], trace: Path | None, *, until: str | None
+        self,
+        jobs: Sequence[tuple[str, Changes]],
+        trace: Path | None,
+        *,
+        first: bool = False,
+        raises: str | None = None,
     ) -> list[ScriptRun]:
         """Return what became of the jobs that the process came to, of one at least."""
         folder = self._folder / str(next(self._numbers))
@@ -116,7 +121,8 @@ class ScriptRunner:
             file.write_text(script, encoding="utf-8")
         asked = {
             "jobs": [{"script": str(file), **vars(one)} for file, (_, one) in zip(files, jobs, strict=True)],
-            "until": until,
+            "first": first,
+            "raises": raises,
         }
         request, answer = folder / "request.json", folder / "answer.json"
         request.write_text(json.dumps(asked), encoding="utf-8")
@@ -127,7 +133,7 @@ class ScriptRunner:
         except subprocess.TimeoutExpired:
             return [*_answered(answer), ScriptRun("too slow", f"it took longer than {self._seconds:g} s")]
         runs = _answered(answer)
-        stopped = until is not None and bool(runs) and runs[-1].shows
+        stopped = first and bool(runs) and runs[-1].shows
         if len(runs) < len(jobs) and not stopped:  # also where a script ends its process with status 0
             last = (done.stdout.strip().splitlines() or ["nothing"])[-1]
             # A negative status is the number of the signal that ended the process.

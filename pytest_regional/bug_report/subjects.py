@@ -47,7 +47,7 @@ class Subject:
         fails: what fails, where and how, as the signature of a finding says it; empty where that is not known.
         operators: the names of the operators that take part.
         scripts: by backend, scripts that may show it, the plainest first.
-        raises: the class of the exception that shows it; empty where something is computed wrong.
+        raises: the class of the exception that shows it, empty for any; ``None`` where something is computed wrong.
         culprit: what is known of it before the report is made.
         source: where the scripts come from, in a sentence.
     """
@@ -58,7 +58,7 @@ class Subject:
     fails: str
     operators: tuple[str, ...]
     scripts: dict[str, tuple[str, ...]]
-    raises: str = ""
+    raises: str | None = None
     culprit: str = ""
     source: str = ""
 
@@ -92,12 +92,12 @@ def of_script(name: str, text: str) -> Subject:
         raise SubjectError(f"{name} is no Python: {error}") from error
     first = title.partition("\n\n")[0].replace("\n", " ")
     shortened = without_scaffold(text)
-    return Subject(name, first, "What eager does.", "", (), {"": (shortened,)})
+    return Subject(name, first, "What eager does.", "", (), {"": (shortened,)}, raises="")
 
 
 def _of_finding(name: str, finding: Finding) -> Subject:
     origin = finding.signature.origin
-    raises = origin.partition(" at ")[0].split(":")[0] if finding.signature.oracle == "compiles" else ""
+    raises = origin.partition(" at ")[0].split(":")[0] if finding.signature.oracle == "compiles" else None
     kinds = tuple(dict.fromkeys(kind.strip().partition(" (")[0] for kind in origin.split(",")))
     # The stage with the least is the plainest.
     first = ("aot_eager",) if finding.backend == "aot_eager" else ()
@@ -129,7 +129,7 @@ def _scripts(finding: Finding, backend: str) -> Iterator[str]:
     yield from (one.text for one in itertools.islice(parts, _MOST_SCRIPTS))
 
 
-def words_for(kinds: Sequence[str], raises: str) -> str:
+def words_for(kinds: Sequence[str], raises: str | None) -> str:
     """Return in words what is seen: kinds of difference, or the class of an exception."""
     if raises:
         return f"torch.compile raises {raises}"

@@ -43,13 +43,15 @@ match torch.initial_seed():
         raise ValueError(f"{__file__} {torch.__file__}")
     case 4:
         os.kill(os.getpid(), 11)
+    case 5:
+        os._exit(0)
 """
 
 
 def test_outcomes(runner):
     """One process runs them all, until one ends it; the next one is run in another."""
-    right, unknown, wrong, raises, died, after = runner.run_each(
-        OUTCOMES, [*(Changes(seed=seed) for seed in range(5)), Changes()]
+    right, unknown, wrong, raises, died, ended, after = runner.run_each(
+        OUTCOMES, [*(Changes(seed=seed) for seed in range(6)), Changes()]
     )
 
     assert (right.outcome, right.printed, after.outcome) == ("right", "fine\n", "right")
@@ -58,6 +60,7 @@ def test_outcomes(runner):
     # Directories of this machine are left out.
     assert "ValueError: script.py torch/__init__.py" in raises.said
     assert "exit status -11" in died.said
+    assert ended.outcome == "not checked"
     assert [one.shows for one in (right, unknown, wrong, raises, died)] == [False, False, True, True, True]
 
 
