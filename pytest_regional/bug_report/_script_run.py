@@ -23,12 +23,16 @@ from typing import Any
 import torch
 
 from pytest_regional._errors import RegionalError
+from pytest_regional._torch import pytree
 from pytest_regional._torch.config import INDUCTOR, patched_config
 from pytest_regional._torch.dynamo import same_as_reference
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
+from pytest_regional.bug_report._observing import features_of, operators_of
+from pytest_regional.fuzz.oracles.oracle import kinds_of
 from pytest_regional.harness.blame.reproducing import culprit_of
 from pytest_regional.harness.parity.inputs import copy_inputs
+from pytest_regional.harness.parity.report import ParityError
 from pytest_regional.harness.raised import asserted_at, message_of, origin_of, root_of
 from pytest_regional.harness.regional import Regional
 from pytest_regional.testing import regional
@@ -54,7 +58,8 @@ def main(request: Path, answer: Path) -> None:
 
 def _controlled(run: dict[str, Any], job: Mapping[str, Any]) -> dict[str, Any]:
     """Return the run; one that shows nothing where the script is not right in eager either."""
-    eager = _run(Path(job["script"]), {**job, "backend": "eager"})
+    # Not with the backend "eager": Dynamo's own defects stand there.
+    eager = _run(Path(job["script"]), {**job, "uncompiled": True})
     if eager["outcome"] == "right":
         return run
     return {**run, "outcome": "not checked", "said": f"in eager it is {eager['outcome']}: {eager['said']}"}
@@ -166,6 +171,8 @@ def _compile_replaced(asked: Mapping[str, Any], facts: dict[str, Any]) -> Iterat
     backend = _backend(asked["backend"]) if asked["backend"] else None
 
     def replacement(model: Any, **options: Any) -> Any:
+        if asked["uncompiled"]:
+            return model
         if backend is not None:
             options = {**options, "backend": backend, "mode": None, "options": None}
         facts.setdefault("options", options)
@@ -243,8 +250,29 @@ def _compared(model: Any, compiled: Any, args: Any, kwargs: Any, options: Mappin
     facts = {"same": _said(lambda: _same(model, compiled, copied))}
     with _harness(options) as harness:
         arguments, keywords = copied()
-        facts["parity"] = _said(lambda: _parity(harness, model, arguments, keywords))
+        try:
+            harness.assert_parity(model, *arguments, kwargs=keywords)
+            facts["parity"] = "holds"
+        except Exception as error:  # noqa: BLE001 - the report says what was raised
+            facts["parity"] = _message(error)
+            facts["fails"] = _fails(error)
+    arguments, keywords = copied()
+    parameters = list(model.parameters()) if isinstance(model, torch.nn.Module) else []
+    tensors = [one for one in pytree.leaves_of([arguments, keywords, parameters]) if isinstance(one, torch.Tensor)]
+    facts["features"] = " ".join(sorted(features_of(tensors, dynamic=bool(options.get("dynamic")))))
+    facts["operators"] = " ".join(operators_of(lambda: model(*arguments, **keywords)))
     return facts
+
+
+def _fails(error: Exception) -> str:
+    """Return what fails, where and how, as the signature of a finding says it."""
+    if not isinstance(error, ParityError):
+        return f"compiles run {origin_of(error)}"
+    if error.__cause__ is not None:
+        return f"compiles run {origin_of(error.__cause__)}"
+    kinds = kinds_of(error.report.mismatches)
+    first_call = any(not kind.endswith("(second call)") for kind in kinds.split(", "))
+    return f"{'parity' if first_call else 'further_calls'} run {kinds}"
 
 
 def _harness(options: Mapping[str, Any]) -> AbstractContextManager[Regional]:
@@ -276,16 +304,15 @@ def _double(value: Any) -> Any:
     return value.detach().double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
-def _parity(harness: Any, model: Any, arguments: Any, keywords: Any) -> str:
-    harness.assert_parity(model, *arguments, kwargs=keywords)
-    return "holds"
-
-
 def _said(check: Callable[[], str]) -> str:
     try:
         return check()
     except Exception as error:  # noqa: BLE001 - the report says what was raised
-        return message_of(root_of(error)) or type(error).__name__
+        return _message(error)
+
+
+def _message(error: Exception) -> str:
+    return message_of(root_of(error)) or type(error).__name__
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pytest_regional._errors import RegionalError
 from pytest_regional._secrets import SecretVariables
@@ -110,8 +111,21 @@ def gather(
         culprit,
         environment=_environment(),
     )
-    seen = Seen(subject.fails, subject.operators, culprit.partition("\n")[0], subject.name)
-    return replace(report, similar=seen.similar_to(issues))
+    return replace(report, similar=seen_of(subject, {**facts, "culprit": culprit}).similar_to(issues))
+
+
+def seen_of(subject: Subject, facts: Mapping[str, Any]) -> Seen:
+    """Return what was seen of a failure.
+
+    Args:
+        subject: what the report is about; what the signature of a finding says comes before what was measured.
+        facts: what was measured of its script: ``fails``, ``operators``, ``features`` and ``culprit``,
+            each where it is known.
+    """
+    operators = (*subject.operators, *facts.get("operators", "").split())
+    culprit = facts.get("culprit", "").partition("\n")[0]
+    features = subject.features | frozenset(facts.get("features", "").split())
+    return Seen(subject.fails or facts.get("fails", ""), operators, features, culprit, subject.name)
 
 
 def _shown(subject: Subject, runner: ScriptRunner) -> tuple[str, str, ScriptRun]:

@@ -29,6 +29,21 @@ _STEP = re.compile(
 )
 
 
+_REGION = re.compile(r"^region [^:]*: ")
+
+#: How a sentence of blame about no step of Inductor begins, and the layer that it says.
+_LAYERS = {
+    "Dynamo": "dynamo",
+    "AOTAutograd": "aot_autograd",
+    "the partitioner": "aot_autograd",
+    "the backend: right where AOTAutograd": "inductor",
+    "the backend's": "regions",
+}
+
+#: Features that are measured of any script. Others are known of a finding alone.
+_MEASURED = ("dtype:", "training", "dynamic", "large", "input:alias", "input:edges")
+
+
 @dataclass(frozen=True)
 class KnownIssue:
     """One issue of the index.
@@ -38,7 +53,9 @@ class KnownIssue:
         name: of the finding, or of the bug's test.
         title: what happens.
         fails: a pattern of what fails, where and how: oracle, stage and origin of a finding's signature.
+        layer: of PyTorch, as ``suites/history`` names it; empty where that is not known.
         operators: patterns; each matches an operator that takes part.
+        features: of a program that shows it, all of them.
         culprits: what it comes from, as blame said of it for some program.
     """
 
@@ -46,7 +63,9 @@ class KnownIssue:
     name: str
     title: str
     fails: str
+    layer: str = ""
     operators: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
     culprits: tuple[str, ...] = ()
 
     @property
@@ -70,12 +89,14 @@ class Seen:
     Attributes:
         fails: what fails, where and how, as the signature of a finding says it; empty where that is not known.
         operators: names of those that take part.
+        features: of the program and its inputs, as :mod:`pytest_regional.fuzz.features` names them.
         culprit: the sentence of blame.
         name: of the finding; a kept finding is no duplicate of itself.
     """
 
     fails: str
     operators: tuple[str, ...]
+    features: frozenset[str] = frozenset()
     culprit: str = ""
     name: str = ""
 
@@ -86,7 +107,10 @@ class Seen:
 
     def likeness(self, issue: KnownIssue) -> float:
         """Return how alike an issue is: half of it for what is seen, half for the steps that it comes from."""
-        if self.fails and not re.search(issue.fails, self.fails):
+        layer = layer_in(self.culprit)
+        if (self.fails and not re.search(issue.fails, self.fails)) or (layer and issue.layer not in ("", layer)):
+            return 0.0
+        if any(feature.startswith(_MEASURED) and feature not in self.features for feature in issue.features):
             return 0.0
         looks = _share(issue.operators, self.operators)
         steps = steps_in(self.culprit)
@@ -110,6 +134,13 @@ def steps_in(culprit: str) -> frozenset[str]:
     return frozenset(".".join(name.split(".")[:2]) or kind for name, kind in _STEP.findall(culprit))
 
 
+def layer_in(culprit: str) -> str:
+    """Return the layer that a sentence of blame names, as ``suites/history`` names it; empty where it names none."""
+    said = _REGION.sub("", culprit)
+    named = next((layer for start, layer in _LAYERS.items() if said.startswith(start)), "")
+    return named or ("inductor" if steps_in(said) else "")
+
+
 @functools.cache
 def public_issues() -> tuple[KnownIssue, ...]:
     """Return the issues of the index that is part of the package; ``python -m tools.known_issues`` wrote it."""
@@ -117,8 +148,8 @@ def public_issues() -> tuple[KnownIssue, ...]:
 
 
 def _issue(data: Mapping[str, Any]) -> KnownIssue:
-    lists = {name: tuple(data.get(name, ())) for name in ("operators", "culprits")}
-    return KnownIssue(data["number"], data["name"], data["title"], data["fails"], **lists)
+    lists = {name: tuple(data[name]) for name in ("operators", "features", "culprits")}
+    return KnownIssue(data["number"], data["name"], data["title"], data["fails"], data["layer"], **lists)
 
 
 def kept_findings(folder: Path) -> tuple[KnownIssue, ...]:
@@ -129,7 +160,13 @@ def kept_findings(folder: Path) -> tuple[KnownIssue, ...]:
         if isinstance(finding, Finding):
             operators = tuple(map(re.escape, dict.fromkeys(finding.program.operators)))
             culprits = tuple(filter(None, [(finding.culprit or "").partition("\n")[0]]))
-            known.append(KnownIssue(None, path.name, finding.title, re.escape(fails_of(finding)), operators, culprits))
+            known.append(
+                KnownIssue(
+                    *(None, path.name, finding.title, re.escape(fails_of(finding)), layer_in("".join(culprits))),
+                    operators=operators,
+                    culprits=culprits,
+                )
+            )
     return tuple(known)
 
 

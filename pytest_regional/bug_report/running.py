@@ -58,6 +58,7 @@ class Changes:
         backend: what ``torch.compile`` is given in place of the script's; empty for the script's.
         seed: added to every seed of the script.
         fallback_random: Inductor draws the same random numbers as eager.
+        uncompiled: ``torch.compile`` returns what it is given.
         measure: compare with eager by PyTorch's rule and by the harness's as well.
         blame_seconds: how long to search for the culprit; 0 to leave that out.
     """
@@ -65,6 +66,7 @@ class Changes:
     backend: str = ""
     seed: int = 0
     fallback_random: bool = False
+    uncompiled: bool = False
     measure: bool = False
     blame_seconds: float = 0.0
 

@@ -50,6 +50,7 @@ class Subject:
         raises: the class of the exception that shows it, empty for any; ``None`` where something is computed wrong.
         culprit: what is known of it before the report is made.
         source: where the scripts come from, in a sentence.
+        features: of the program, as far as they are known.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Subject:
     raises: str | None = None
     culprit: str = ""
     source: str = ""
+    features: frozenset[str] = frozenset()
 
 
 def subject_of(path: Path) -> Subject:
@@ -119,6 +121,7 @@ def _of_finding(name: str, finding: Finding) -> Subject:
         raises,
         finding.culprit or "",
         "The program was found by a fuzzer and made smaller until nothing could go",
+        finding.features,
     )
 
 

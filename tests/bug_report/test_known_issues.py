@@ -9,16 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional.bug_report.known_issues import KnownIssue, Seen, kept_findings, public_issues, steps_in
+from pytest_regional.bug_report.known_issues import KnownIssue, Seen, kept_findings, layer_in, public_issues, steps_in
 
 ROOT = Path(__file__).parents[2]
 FLOOR = KnownIssue(
-    1, "floor", "floor of a quotient", "value of", ("(aten_)?div.*mode",), ("lowering of aten.div.Tensor_mode at div",)
+    *(1, "floor", "floor of a quotient", "value of", "inductor"),
+    operators=("(aten_)?div.*mode",),
+    features=("dtype:float32",),
+    culprits=("lowering of aten.div.Tensor_mode at div",),
 )
 
 
-def seen(fails="parity run value of output", operators=("aten_div_Scalar_mode",), culprit="", name="new"):
-    return Seen(fails, operators, culprit, name)
+def seen(
+    fails="parity run value of output",
+    operators=("aten_div_Scalar_mode",),
+    features=("dtype:float32",),
+    culprit="",
+    name="new",
+):
+    return Seen(fails, operators, frozenset(features), culprit, name)
 
 
 def test_the_same_step_and_operator_are_a_duplicate():
@@ -34,16 +43,18 @@ def test_the_same_step_and_operator_are_a_duplicate():
         seen(operators=("sin",)),
         seen(operators=("sin",), culprit="lowering of aten.div.Tensor_mode"),
         seen(culprit="joint-graph pass remove_noop_ops: right where that is left out"),
+        seen(culprit="region 'a': AOTAutograd: its graphs are wrong already when they run eagerly"),
+        seen(features=("dtype:float64",)),
         seen(name="floor"),
     ],
-    ids=["fails otherwise", "other operator", "step alone", "other step", "itself"],
+    ids=["fails otherwise", "other operator", "step alone", "other step", "other layer", "other input", "itself"],
 )
 def test_less_is_none(other):
     assert other.similar_to([FLOOR]) == ()
 
 
 def test_the_likeliest_comes_first():
-    vague = KnownIssue(2, "vague", "", "value of", ("aten_div.*", "cos", "(sin|aten_div.*)"))
+    vague = KnownIssue(2, "vague", "", "value of", operators=("aten_div.*", "cos", "(sin|aten_div.*)"))
 
     assert [one.issue.number for one in seen().similar_to([vague, FLOOR])] == [1, 2]
 
@@ -54,6 +65,22 @@ def test_steps_that_blame_names():
         "so is the fallback of aten.expmN.default; right with no vectorized code"
     )
     assert steps_in(sentence) == {"remove_noop_ops", "aten.slice", "aten.expmN", "vectorized code"}
+
+
+@pytest.mark.parametrize(
+    ("sentence", "layer"),
+    [
+        ("Dynamo: the graph that it captured is wrong already when it runs eagerly", "dynamo"),
+        ("region 'a': the partitioner: right with the other one", "aot_autograd"),
+        ("the backend: right where AOTAutograd's graphs run eagerly (necessary)", "inductor"),
+        ("the backend's partitions: right with backend 'reference' in its place", "regions"),
+        ("fusion of op0 (aten.sum) with op2 (aten.sum): right where that is left out", "inductor"),
+        ("it comes and goes", ""),
+    ],
+    ids=["dynamo", "partitioner", "whole graph", "stage", "step", "none"],
+)
+def test_the_layer_that_blame_names(sentence, layer):
+    assert layer_in(sentence) == layer
 
 
 def test_the_index_is_what_the_suites_say():

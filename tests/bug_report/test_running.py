@@ -82,6 +82,16 @@ def test_a_script_that_is_right_in_eager_alone_shows_it(runner):
     assert runs[1].shows
 
 
+def test_a_defect_of_dynamo_shows_with_the_backend_eager(runner):
+    script = COMPILED.replace("x.sin()", "x.sin() + torch.compiler.is_compiling()").replace(
+        "program(x))", 'torch.compile(program, backend="eager")(x))'
+    )
+
+    (run,) = runner.run_until_one_shows([script])
+
+    assert run.outcome == "wrong"
+
+
 def test_changes(runner):
     usual, again, seeded, random = runner.run_each(
         COMPILED,
