@@ -31,11 +31,16 @@ from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.bug_report._observing import features_of, operators_of
 from pytest_regional.fuzz.oracles.oracle import kinds_of
 from pytest_regional.harness.blame.reproducing import culprit_of
+from pytest_regional.harness.parity.compare import compare
+from pytest_regional.harness.parity.execution import execute
 from pytest_regional.harness.parity.inputs import copy_inputs
 from pytest_regional.harness.parity.report import ParityError
 from pytest_regional.harness.raised import asserted_at, message_of, origin_of, root_of
 from pytest_regional.harness.regional import Regional
 from pytest_regional.testing import regional
+
+#: So many calls of a compiled program are compared.
+_CALLS = 5
 
 #: The exit status of a script where the defect stands.
 _WRONG = 1
@@ -177,7 +182,7 @@ def _compile_replaced(asked: Mapping[str, Any], facts: dict[str, Any]) -> Iterat
             options = {**options, "backend": backend, "mode": None, "options": None}
         facts.setdefault("options", options)
         compiled = original(model, **options)
-        return _measured(model, compiled, options, facts) if asked["measure"] else compiled
+        return _measured(model, compiled, options, facts, original) if asked["measure"] else compiled
 
     settings = {"fallback_random": True} if asked["fallback_random"] else {}
     with _torch_compile(replacement), patched_config(INDUCTOR, settings):
@@ -224,29 +229,47 @@ def _backend(name: str) -> Any:
     return registry.resolve(name).factory()
 
 
-def _measured(model: Any, compiled: Any, options: Mapping[str, Any], facts: dict[str, Any]) -> Any:
-    """Return the compiled model; its first call is compared with eager as well."""
+def _measured(
+    model: Any, compiled: Any, options: Mapping[str, Any], facts: dict[str, Any], compile: Callable[..., Any]
+) -> Any:
+    """Return the compiled model, whose calls are compared with eager as well, the first by two rules.
+
+    The harness compiles with ``compile``: its programs are none of the script's.
+    """
+    calls = 0
 
     @functools.wraps(getattr(model, "forward", model))
     def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
         if "same" not in facts:
             facts["same"] = ""
             torch.compiler.reset()
-            facts.update(_compared(model, compiled, args, kwargs, options))
+            with _torch_compile(compile):
+                facts.update(_compared(model, compiled, args, kwargs, options))
             torch.compiler.reset()
+        elif calls <= _CALLS and "fails" not in facts:
+            fails = _difference(model, compiled, args, kwargs)
+            if fails:
+                facts["fails"] = f"{'parity' if calls == 1 else 'further_calls'} run {fails}"
+                facts.update(_observed(model, *_copied(args, kwargs)(), options))
         return compiled(*args, **kwargs)
 
     return call
 
 
+def _difference(model: Any, compiled: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Return what is not as in eager, in a call of what may have been compiled for another one; empty for nothing."""
+    eager = execute(model, args, kwargs=kwargs)
+    if eager.exception is not None:
+        return ""
+    found = execute(compiled, args, kwargs=kwargs, state_of=model)
+    return origin_of(found.exception) if found.exception is not None else kinds_of(compare(eager, found).mismatches)
+
+
 def _compared(model: Any, compiled: Any, args: Any, kwargs: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return whether two rules hold: PyTorch's and the harness's."""
-    kept = copy_inputs(args, kwargs=kwargs)
-
-    def copied() -> tuple[Any, Any]:
-        copy = copy_inputs(kept.arguments, kwargs=kept.keywords)
-        return copy.arguments, copy.keywords
-
+    """Return whether two rules hold, PyTorch's and the harness's, and what the program is."""
+    copied = _copied(args, kwargs)
     facts = {"same": _said(lambda: _same(model, compiled, copied))}
     with _harness(options) as harness:
         arguments, keywords = copied()
@@ -256,12 +279,26 @@ def _compared(model: Any, compiled: Any, args: Any, kwargs: Any, options: Mappin
         except Exception as error:  # noqa: BLE001 - the report says what was raised
             facts["parity"] = _message(error)
             facts["fails"] = _fails(error)
-    arguments, keywords = copied()
+    return {**facts, **_observed(model, *copied(), options)}
+
+
+def _copied(args: Any, kwargs: Any) -> Callable[[], tuple[Any, Any]]:
+    kept = copy_inputs(args, kwargs=kwargs)
+
+    def copied() -> tuple[Any, Any]:
+        copy = copy_inputs(kept.arguments, kwargs=kept.keywords)
+        return copy.arguments, copy.keywords
+
+    return copied
+
+
+def _observed(model: Any, arguments: Any, keywords: Any, options: Mapping[str, Any]) -> dict[str, str]:
+    """Return features and operators of a call in eager, which may write to its arguments."""
     parameters = list(model.parameters()) if isinstance(model, torch.nn.Module) else []
     tensors = [one for one in pytree.leaves_of([arguments, keywords, parameters]) if isinstance(one, torch.Tensor)]
-    facts["features"] = " ".join(sorted(features_of(tensors, dynamic=bool(options.get("dynamic")))))
-    facts["operators"] = " ".join(operators_of(lambda: model(*arguments, **keywords)))
-    return facts
+    features = features_of(tensors, dynamic=bool(options.get("dynamic")))
+    operators = operators_of(lambda: model(*arguments, **keywords))
+    return {"features": " ".join(sorted(features)), "operators": " ".join(operators)}
 
 
 def _fails(error: Exception) -> str:

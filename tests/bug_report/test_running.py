@@ -104,6 +104,36 @@ def test_changes(runner):
     assert "culprit" not in random.facts
 
 
+CALLED_TWICE = """\
+import torch
+
+def program(x):
+    return x.sin()
+
+def forgets(gm, inputs):
+    calls = []
+    return lambda *args: gm(*args) if not calls and not calls.append(1) else (torch.zeros(3),)
+
+compiled = torch.compile(program, backend=forgets)
+first, second = compiled(torch.ones(3)), compiled(torch.ones(3))
+torch.testing.assert_close(second, first)
+"""
+
+
+def test_what_is_observed_of_a_script(runner):
+    wrong = COMPILED.replace("program(x))", "torch.compile(program, backend=lambda gm, i: lambda *x: (x[0],))(x))")
+
+    first, second = (runner.run(script, Changes(measure=True)).facts for script in (wrong, CALLED_TWICE))
+
+    # The first program of the script is right.
+    assert first["parity"] == "holds"
+    assert first["fails"] == "parity run alias of output, value of output"
+    assert first["features"] == "dtype:float32"
+    assert first["operators"] == "sin aten_sin_default"
+    assert second["parity"] != "holds"
+    assert second["fails"] == "further_calls run value of output (second call)"
+
+
 def test_the_culprit_is_searched_with_the_script_as_the_check(runner):
     wrong = COMPILED.replace("program(x), program(x)", "torch.compile(program, backend='aot_eager')(x), x")
 
