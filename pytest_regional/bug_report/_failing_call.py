@@ -85,7 +85,7 @@ def _written(check: ParityCheck, error: ParityError) -> dict[str, Any]:
         "origin": kinds_of(replace(one, where=one.where.rpartition(": ")[2]) for one in error.report.mismatches),
         "seen": str(first) if first else str(error).partition("\n")[0],
         "operators": sorted({_operator(node) for node in small.module.graph.nodes if node.op.startswith("call")}),
-        "backend": check.regional.backend,
+        "backend": check.regional._spec.origin or check.regional.backend,
         "raises": type(error.__cause__).__name__ if error.__cause__ and kinds == {"exception"} else "",
         "dynamic": check.regional._options.dynamic,
     }

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_regional._secrets import SecretVariables
-from pytest_regional.bug_report.scripts import ScriptParts, checks_of
+from pytest_regional.bug_report.scripts import ScriptParts, checks_of, may_read_regions
 from pytest_regional.bug_report.subjects import Subject, SubjectError, words_for
 from pytest_regional.fuzz.findings.scripts import backend_source
 from pytest_regional.harness.process import run_interpreter
@@ -63,7 +63,7 @@ def _subject(test: str, data: dict[str, Any]) -> Subject:
     scripts = {}
     for backend in dict.fromkeys(("inductor", "torch", data["backend"])):
         given, before = backend_source(backend)
-        program = data["program" if backend in ("torch", "reference") else "plain"]
+        program = data["program" if may_read_regions(backend) else "plain"]
         scripts[backend] = tuple(
             ScriptParts(program, inputs, given, check, options=options, before=before).text
             for check in checks

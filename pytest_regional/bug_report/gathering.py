@@ -11,11 +11,9 @@ from pytest_regional._errors import RegionalError
 from pytest_regional._secrets import SecretVariables
 from pytest_regional.bug_report.known_issues import Known, KnownIssue, Seen
 from pytest_regional.bug_report.running import Changes, ScriptRun, ScriptRunner
+from pytest_regional.bug_report.scripts import STAGES
 from pytest_regional.bug_report.subjects import Subject
 from pytest_regional.harness.process import run_interpreter
-
-#: The stages of ``torch.compile``, each with one more than the one before: the ablation that PyTorch asks for.
-STAGES = ("eager", "aot_eager", "aot_eager_decomp_partition", "inductor")
 
 #: Added to the seeds of the script; random numbers are drawn as in eager, so that inputs alone are others.
 RESEEDED = (1, 2, 3)
