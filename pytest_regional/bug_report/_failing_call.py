@@ -18,6 +18,7 @@ import torch
 import torch.fx
 
 from pytest_regional._text import first_line
+from pytest_regional.bug_report.failed_test import ANSWER_VARIABLE
 from pytest_regional.bug_report.graph_reduction import Reduced, reduced
 from pytest_regional.bug_report.graph_source import UnwritableGraphError, source_of_graph, sources_of_inputs
 from pytest_regional.fuzz.oracles.oracle import kinds_of
@@ -26,16 +27,13 @@ from pytest_regional.harness.parity.check import ParityCheck
 from pytest_regional.harness.parity.report import BadProgramError, ParityError
 from pytest_regional.harness.regional import Regional
 
-#: Where the answer goes.
-VARIABLE = "PYTEST_REGIONAL_FAILING_CALL"
-
 #: How long a graph is made smaller.
 _SECONDS = 90.0
 
 
 def pytest_exception_interact(node: Any, call: Any, report: Any) -> None:
     """Write down what failed."""
-    answer = Path(os.environ[VARIABLE])
+    answer = Path(os.environ[ANSWER_VARIABLE])
     error = call.excinfo.value
     if answer.exists() or isinstance(error, pytest.skip.Exception):
         return

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
+from pytest_regional.bug_report import failed_test
 from pytest_regional.bug_report.failed_test import subject_of_test
+from pytest_regional.bug_report.subjects import SubjectError
 
 TEST = """\
 import pytest
@@ -43,3 +46,21 @@ def test_a_backend_of_somebodys_own_is_imported_and_keeps_annotations(folder):
     assert "annotate" not in subject.scripts["inductor"][0]
     with pytest.raises(AssertionError, match="not close"):
         exec(script, {"__name__": "__main__"})
+
+
+def test_options_that_no_shell_reads():
+    with pytest.raises(SubjectError, match=r"--options=\"-k 'two\" cannot be read: No closing quotation"):
+        subject_of_test("test_own.py::test_program", "-k 'two")
+
+
+def test_a_test_that_takes_too_long(folder, monkeypatch):
+    (folder / "test_own.py").write_text("import time\n\ndef test_program():\n    time.sleep(60)\n")
+    monkeypatch.setattr(failed_test, "_SECONDS", 2.0)
+
+    with pytest.raises(SubjectError, match=r"test_own.py::test_program did not end within 2 s.* a script"):
+        subject_of_test("test_own.py::test_program")
+
+
+def test_where_the_answer_goes_is_said_once():
+    sources = Path(failed_test.__file__).parents[1].rglob("*.py")
+    assert sum(source.read_text(encoding="utf-8").count(failed_test.ANSWER_VARIABLE) for source in sources) == 1

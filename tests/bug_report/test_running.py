@@ -104,6 +104,32 @@ def test_the_culprit_is_searched_with_the_script_as_the_check(runner):
     assert "nothing compiled" in run.facts["evidence"]
 
 
+HANGS = """\
+import time
+import torch
+
+torch.manual_seed(0)
+while torch.initial_seed() == 1:
+    time.sleep(1)
+"""
+
+
+def test_a_run_that_hangs_is_the_last_of_its_script(tmp_path):
+    runner = ScriptRunner(tmp_path, seconds=30)
+
+    runs = runner.run_each(HANGS, [Changes(seed=seed) for seed in range(4)])
+
+    assert [run.outcome for run in runs] == ["right", "too slow", "not checked", "not checked"]
+    assert runs[2].said == "an earlier run of the script took too long"
+    assert len(list(tmp_path.iterdir())) == 1  # one process
+
+
+def test_the_search_for_a_culprit_has_its_own_time(tmp_path):
+    (run,) = ScriptRunner(tmp_path, seconds=0.5).run_each(HANGS, [Changes(blame_seconds=60)])
+
+    assert run.outcome == "right"
+
+
 def test_a_script_that_takes_too_long(tmp_path):
     (run,) = ScriptRunner(tmp_path, seconds=0.5).run_each("while True:\n    pass\n", [Changes()])
 
