@@ -94,6 +94,26 @@ def test_changes(runner):
     assert "culprit" not in random.facts
 
 
+def test_pytorchs_rule_is_asked_of_inputs_as_well(runner):
+    script = """\
+import torch
+
+def program(x, factor):
+    x.add_(factor)
+    return x.sin()
+
+def loses_writes(gm, inputs):
+    return lambda *inputs: gm(*[one.clone() for one in inputs])
+
+torch.compile(program, backend=loses_writes)(torch.ones(3), 2)
+"""
+    run = runner.run(script, Changes(measure=True))
+
+    assert run.outcome == "right"
+    assert run.facts["same"] == "fails"
+    assert runner.run(script.replace("one.clone()", "one"), Changes(measure=True)).facts["same"] == "holds"
+
+
 def test_the_culprit_is_searched_with_the_script_as_the_check(runner):
     wrong = COMPILED.replace("program(x), program(x)", "torch.compile(program, backend='aot_eager')(x), x")
 
