@@ -290,6 +290,12 @@ _GPU_SETTINGS: tuple[tuple[str, SettingLayer, Mapping[str, Any]], ...] = (
 )
 
 
+_NO_CACHE = "no cache of compiled graphs"
+
+#: The sentences of all settings that :func:`settings_to_try` may return, whatever this torch has.
+SETTING_SENTENCES = (_NO_CACHE, *(sentence for sentence, _, _ in _SETTINGS + _GPU_SETTINGS))
+
+
 def settings_to_try(*, gpu: bool = False) -> tuple[Setting, ...]:
     """Return what can be taken out by settings, of code for a GPU or not; without those that this torch lacks."""
     names = inductor_config_names()
@@ -298,7 +304,7 @@ def settings_to_try(*, gpu: bool = False) -> tuple[Setting, ...]:
         for sentence, layer, values in (_SETTINGS + _GPU_SETTINGS if gpu else _SETTINGS)
     )
     return (
-        Setting("no cache of compiled graphs", "cache", _without_caches),
+        Setting(_NO_CACHE, "cache", _without_caches),
         *(
             Setting(sentence, layer, functools.partial(patched_config, INDUCTOR, values))
             for sentence, layer, values in known

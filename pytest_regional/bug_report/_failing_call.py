@@ -18,6 +18,7 @@ import torch
 import torch.fx
 
 from pytest_regional._text import first_line
+from pytest_regional.bug_report.failed_test import ANSWER_VARIABLE
 from pytest_regional.bug_report.graph_reduction import Reduced, reduced
 from pytest_regional.bug_report.graph_source import UnwritableGraphError, source_of_graph, sources_of_inputs
 from pytest_regional.fuzz.oracles.oracle import kinds_of
@@ -26,16 +27,13 @@ from pytest_regional.harness.parity.check import ParityCheck
 from pytest_regional.harness.parity.report import BadProgramError, ParityError
 from pytest_regional.harness.regional import Regional
 
-#: Where the answer goes.
-VARIABLE = "PYTEST_REGIONAL_FAILING_CALL"
-
 #: How long a graph is made smaller.
 _SECONDS = 90.0
 
 
 def pytest_exception_interact(node: Any, call: Any, report: Any) -> None:
     """Write down what failed."""
-    answer = Path(os.environ[VARIABLE])
+    answer = Path(os.environ[ANSWER_VARIABLE])
     error = call.excinfo.value
     if answer.exists() or isinstance(error, pytest.skip.Exception):
         return
@@ -85,7 +83,7 @@ def _written(check: ParityCheck, error: ParityError) -> dict[str, Any]:
         "origin": kinds_of(replace(one, where=one.where.rpartition(": ")[2]) for one in error.report.mismatches),
         "seen": str(first) if first else str(error).partition("\n")[0],
         "operators": sorted({_operator(node) for node in small.module.graph.nodes if node.op.startswith("call")}),
-        "backend": check.regional.backend,
+        "backend": check.regional._spec.origin or check.regional.backend,
         "raises": type(error.__cause__).__name__ if error.__cause__ and kinds == {"exception"} else "",
         "dynamic": check.regional._options.dynamic,
     }

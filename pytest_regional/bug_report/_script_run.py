@@ -326,14 +326,18 @@ def _spec(options: Mapping[str, Any]) -> Any:
 
 
 def _same(model: Any, compiled: Any, copied: Callable[[], tuple[Any, Any]]) -> str:
-    """Return what PyTorch's own rule says: ``torch._dynamo.utils.same``, with a float64 run as the reference."""
+    """Return what PyTorch's own rule says of outputs, and of tensors given as inputs: ``torch._dynamo.utils.same``.
+
+    A float64 run is the reference.
+    """
     results = []
     for run, double in ((model, False), (compiled, False), (model, True)):
         arguments, keywords = copied()
         torch.manual_seed(0)
         if double:
             arguments = [_double(one) for one in arguments]
-        results.append(run(*arguments, **keywords))
+        outputs = run(*arguments, **keywords)
+        results.append([outputs, *(one for one in arguments if isinstance(one, torch.Tensor))])
     return "holds" if same_as_reference(*results) else "fails"
 
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pytest_regional._errors import RegionalError
-from pytest_regional._secrets import SecretVariables
 from pytest_regional.bug_report.known_issues import Known, KnownIssue, Seen
-from pytest_regional.bug_report.running import Changes, ScriptRun, ScriptRunner
+from pytest_regional.bug_report.running import TOO_SLOW, Changes, ScriptRun, ScriptRunner
+from pytest_regional.bug_report.scripts import STAGES
 from pytest_regional.bug_report.subjects import Subject
-from pytest_regional.harness.process import run_interpreter
-
-#: The stages of ``torch.compile``, each with one more than the one before: the ablation that PyTorch asks for.
-STAGES = ("eager", "aot_eager", "aot_eager_decomp_partition", "inductor")
+from pytest_regional.harness.process import interpreter_environment, run_interpreter
 
 #: Added to the seeds of the script; random numbers are drawn as in eager, so that inputs alone are others.
 RESEEDED = (1, 2, 3)
@@ -76,6 +73,8 @@ def gather(
 ) -> BugReport:
     """Run what a report needs, each in a process.
 
+    A script of which one run takes too long is run no more.
+
     Args:
         subject: what it is about.
         runner: runs scripts with this PyTorch.
@@ -93,12 +92,15 @@ def gather(
     runs = runner.run_each(script, [*others, *(Changes(seed=seed, fallback_random=True) for seed in RESEEDED)])
     ran = {one.backend: run for one, run in zip(others, runs, strict=False)}
     stages = {name: ran.get(name, shown) for name in names}
-    measured = runner.run(script, Changes(measure=True, blame_seconds=blame_seconds))
-    if trace is not None:
+    hung = next((run for run in runs if run.outcome == TOO_SLOW), None)
+    measured = hung or runner.run(script, Changes(measure=True, blame_seconds=blame_seconds))
+    if trace is not None and measured.outcome != TOO_SLOW:
         # By itself: the search for the culprit compiles many times.
         runner.run(script, trace=trace)
     facts = measured.facts
     culprit = "\n".join(filter(None, (facts.get("culprit", ""), facts.get("evidence", "")))) or subject.culprit
+    if not culprit and measured.outcome == TOO_SLOW:
+        culprit = f"Not searched to the end: a run of the script took too long ({measured.said})."
     report = BugReport(
         subject,
         compiler,
@@ -149,7 +151,12 @@ def _shown(subject: Subject, runner: ScriptRunner) -> tuple[str, str, ScriptRun]
 
 def _environment() -> str:
     """Return what ``torch.utils.collect_env`` prints: PyTorch asks for that."""
-    done = run_interpreter("torch.utils.collect_env", [], SecretVariables(os.environ), _COLLECT_ENV_SECONDS)
+    module = "torch.utils.collect_env"
+    try:
+        done = run_interpreter(module, [], interpreter_environment(), _COLLECT_ENV_SECONDS)
+    except subprocess.TimeoutExpired:
+        # All else of the report is there, and cost minutes.
+        return f"python -m {module} took longer than {_COLLECT_ENV_SECONDS:g} s: run it, and put here what it prints"
     lines = done.stdout.strip().splitlines()
     said = ("RuntimeWarning", "Collecting environment information")
     return "\n".join(line for line in lines if not any(one in line for one in said) and line.strip() != "warn(")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_regional._files import text_of
+from pytest_regional._torch.vetoes import SETTING_SENTENCES
 from pytest_regional.fuzz.findings.folder import Finding, FindingsFolder
 
 _INDEX = Path(__file__).with_name("known_issues.json")
@@ -23,9 +24,10 @@ _INDEX = Path(__file__).with_name("known_issues.json")
 #: From here on an issue is called a likely duplicate: both looks and steps agree, or one of them wholly.
 LIKELY = 0.6
 
-#: What a sentence of blame calls a step of the compiler.
+#: What a sentence of blame calls a step of the compiler: its name, or the setting that takes it out.
 _STEP = re.compile(
-    r"(?:pass|rewrite|lowering of|decomposition of|fallback of) ([\w.]+)|(fusion of|vectorized code|code generation)"
+    r"(?:pass|rewrite|lowering of|decomposition of|fallback of) ([\w.]+)"
+    rf"|(fusion of|{'|'.join(map(re.escape, SETTING_SENTENCES))})"
 )
 
 

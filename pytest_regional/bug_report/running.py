@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -13,10 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_regional._secrets import SecretVariables
-from pytest_regional.harness.process import run_interpreter
+from pytest_regional.harness.process import interpreter_environment, run_interpreter
 
 _MODULE = "pytest_regional.bug_report._script_run"
+
+#: The outcome of a script that did not end in time.
+TOO_SLOW = "too slow"
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class ScriptRunner:
     Args:
         folder: for files of its own.
         python: the interpreter; this package is installed there.
-        seconds: how long a process may take.
+        seconds: how long a process may take, without the search for culprits.
     """
 
     def __init__(self, folder: Path, python: Path | str = sys.executable, seconds: float = 240.0) -> None:
@@ -96,10 +97,16 @@ class ScriptRunner:
         return self._in_one_process([(script, changes or Changes())], trace)[0]
 
     def run_each(self, script: str, changes: Sequence[Changes]) -> list[ScriptRun]:
-        """Run one script under several changes, in one process as long as that lives."""
+        """Run one script under several changes, in one process as long as that lives.
+
+        A run that takes too long is the last one: those after it are not checked.
+        """
         runs: list[ScriptRun] = []
         while len(runs) < len(changes):
             runs += self._in_one_process([(script, one) for one in changes[len(runs) :]], None)
+            if runs[-1].outcome == TOO_SLOW:
+                after = ScriptRun("not checked", "an earlier run of the script took too long")
+                runs += [after] * (len(changes) - len(runs))
         return runs
 
     def run_until_one_shows(self, scripts: Sequence[str], raises: str | None = None) -> list[ScriptRun]:
@@ -128,12 +135,13 @@ class ScriptRunner:
         }
         request, answer = folder / "request.json", folder / "answer.json"
         request.write_text(json.dumps(asked), encoding="utf-8")
+        traced = {} if trace is None else {"TORCH_TRACE": str(trace)}
+        environment = interpreter_environment("TORCH_TRACE", "TORCHINDUCTOR_CACHE_DIR", **traced)
+        seconds = self._seconds + sum(one.blame_seconds for _, one in jobs)
         try:
-            done = run_interpreter(
-                _MODULE, [str(request), str(answer)], _environment(trace), self._seconds, self._python
-            )
+            done = run_interpreter(_MODULE, [str(request), str(answer)], environment, seconds, self._python)
         except subprocess.TimeoutExpired:
-            return [*_answered(answer), ScriptRun("too slow", f"it took longer than {self._seconds:g} s")]
+            return [*_answered(answer), ScriptRun(TOO_SLOW, f"it took longer than {seconds:g} s")]
         runs = _answered(answer)
         stopped = first and bool(runs) and runs[-1].shows
         if len(runs) < len(jobs) and not stopped:  # also where a script ends its process with status 0
@@ -149,16 +157,6 @@ def _answered(answer: Path) -> list[ScriptRun]:
     if not answer.exists():
         return []
     return [ScriptRun(**json.loads(line)) for line in answer.read_text(encoding="utf-8").splitlines()]
-
-
-def _environment(trace: Path | None) -> SecretVariables:
-    ours = ("PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "TORCH_TRACE", "TORCHINDUCTOR_CACHE_DIR")
-    environment = SecretVariables({name: value for name, value in os.environ.items() if name not in ours})
-    parent = str(Path(__file__).resolve().parents[2])
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [parent, environment.get("PYTHONPATH")]))
-    if trace is not None:
-        environment["TORCH_TRACE"] = str(trace)
-    return environment
 
 
 def rendered_trace(trace: Path) -> bool:

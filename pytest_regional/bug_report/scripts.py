@@ -17,6 +17,9 @@ from pytest_regional.fuzz.model.arguments import assignments
 from pytest_regional.fuzz.model.program import Program, Region, Step
 from pytest_regional.fuzz.model.source import inputs_source, source_without_inputs
 
+#: The stages of ``torch.compile``, each with one more than the one before: the ablation that PyTorch asks for.
+STAGES = ("eager", "aot_eager", "aot_eager_decomp_partition", "inductor")
+
 #: How inputs may be filled, the plainest first; what the generator of programs fills them with comes last.
 _FILLED = (
     ("torch.arange({count}.)", ".reshape({shape})"),
@@ -117,7 +120,7 @@ def scripts_of(program: Program, origin: str, backend: str) -> Iterator[ScriptPa
         origin: what was seen, as the signature of a finding says it: ``"value of output, alias of output"``.
         backend: by name: PyTorch's, or of this package.
     """
-    plain = program if backend in ("torch", "reference") else _without_regions(program)
+    plain = program if may_read_regions(backend) else _without_regions(program)
     name, before = backend_source(backend, program.partitioner)
     options = f", dynamic={program.dynamic}" if program.dynamic is not None else ""
     kinds = [kind.strip() for kind in origin.split(",")]
@@ -128,6 +131,11 @@ def scripts_of(program: Program, origin: str, backend: str) -> Iterator[ScriptPa
             for inputs in _inputs_of(plain, calls):
                 training = check == "raises" and program.training
                 yield ScriptParts(source, inputs, name, check, calls, options, before, training)
+
+
+def may_read_regions(backend: str) -> bool:
+    """Return whether a backend may compile annotated regions; PyTorch's own stages ignore annotations."""
+    return backend not in STAGES
 
 
 def checks_of(kind: str) -> tuple[str, ...]:

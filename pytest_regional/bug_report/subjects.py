@@ -13,7 +13,6 @@ from pytest_regional._files import text_of
 from pytest_regional.bug_report.known_issues import fails_of
 from pytest_regional.bug_report.scripts import scripts_of, without_scaffold
 from pytest_regional.fuzz.findings.folder import Finding, FindingError, FindingsFolder
-from pytest_regional.fuzz.findings.scripts import STAND_ALONE
 
 #: What each kind of difference is called in a title.
 _SEEN = {
@@ -27,6 +26,9 @@ _SEEN = {
     "draws": "other random numbers than eager",
 }
 _PLACES = {"grad": "gradients", "input": "inputs afterwards"}
+
+#: Oracles of what one or two calls leave, which a short script can compare with eager.
+COMPARED = ("compiles", "parity", "further_calls", "rewrites", "integer_twin")
 
 #: So many scripts are tried for one backend: each is a compile or two.
 _MOST_SCRIPTS = 9
@@ -126,7 +128,7 @@ def _of_finding(name: str, finding: Finding) -> Subject:
 
 
 def _scripts(finding: Finding, backend: str) -> Iterator[str]:
-    if finding.signature.oracle not in (*STAND_ALONE, "further_calls", "integer_twin", "metamorphic"):
+    if finding.signature.oracle not in COMPARED:
         return
     parts = scripts_of(finding.program, finding.signature.origin, backend)
     yield from (one.text for one in itertools.islice(parts, _MOST_SCRIPTS))

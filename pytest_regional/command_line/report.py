@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import shutil
 import sys
 import tempfile
@@ -50,7 +51,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--blame-seconds",
         metavar="S",
-        type=float,
+        type=_seconds,
         default=60.0,
         help="how long to search for the culprit (default: 60)",
     )
@@ -79,8 +80,10 @@ def run(asked: argparse.Namespace) -> int:
     """
     if asked.trace and asked.output is None:
         raise UsageError("--trace needs --output: the archive is written next to the report")
-    if asked.output is not None and not asked.output.absolute().parent.is_dir():
-        raise UsageError(f"{asked.output} cannot be written: there is no directory {asked.output.parent}")
+    if asked.output is not None:
+        _check_writable(asked.output)
+    if asked.backend:
+        _check_backend(asked.backend)
     versions = bisect_version.versions(asked.torch) if asked.torch else []
     try:
         from pytest_regional.bug_report.gathering import NotReproducedError
@@ -101,9 +104,63 @@ def run(asked: argparse.Namespace) -> int:
     text = as_markdown(report)
     if asked.output is None:
         print(text, end="")
-    else:
+        return 0
+    try:
         write_whole(asked.output, text.encode())
+    except OSError as error:
+        # It took minutes.
+        print(text, end="")
+        raise UsageError(
+            f"{asked.output} cannot be written: {error.strerror}. The report is on standard output."
+        ) from error
     return 0
+
+
+def _seconds(text: str) -> float:
+    """Return a number of seconds.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds: give 0 or more")
+    return seconds
+
+
+def _check_writable(output: Path) -> None:
+    """Refuse before the minutes that a report takes.
+
+    Raises:
+        UsageError: a file cannot be written there.
+    """
+    folder = output.absolute().parent
+    if not folder.is_dir():
+        raise UsageError(f"{output} cannot be written: there is no directory {output.parent}")
+    if output.exists() and not output.is_file():
+        raise UsageError(f"{output} cannot be written: it is a directory or a device; name a file")
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UsageError(f"{output} cannot be written: {error.strerror}") from error
+
+
+def _check_backend(name: str) -> None:
+    """Refuse what no process could compile with.
+
+    Raises:
+        UsageError: there is no such backend, or its import fails.
+    """
+    from pytest_regional.backends.registry import BackendImportError, UnknownBackendError, resolve
+
+    try:
+        resolve(name)
+    except (UnknownBackendError, BackendImportError) as error:
+        raise UsageError(f"--backend: {error}") from error
 
 
 def _gathered(asked: argparse.Namespace, folder: Path, versions: list[str]) -> BugReport:
@@ -122,10 +179,14 @@ def _gathered(asked: argparse.Namespace, folder: Path, versions: list[str]) -> B
         issues=(*public_issues(), *kept),
         trace=trace,
     )
-    if trace is not None:
+    if trace is not None and trace.is_dir():  # a script that hangs is not run for it
         rendered_trace(trace)
-        archive = shutil.make_archive(str(asked.output.with_suffix(".trace")), "zip", trace)
-        report = dataclasses.replace(report, trace=Path(archive).name)
+        archive = asked.output.with_suffix(".trace.zip")
+        try:
+            shutil.make_archive(str(archive.with_suffix("")), "zip", trace)
+        except OSError as error:
+            raise UsageError(f"{archive} cannot be written: {error.strerror}") from error
+        report = dataclasses.replace(report, trace=archive.name)
     if not versions:
         return report
     runs = {}

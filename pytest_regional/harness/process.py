@@ -20,6 +20,9 @@ from pytest_regional.harness.counters import Counters
 #: For what an ended process has left in the pipe.
 _DRAIN_SECONDS = 5.0
 
+#: What pytest says about the running test; an interpreter that has it takes itself for a part of that test.
+_OF_THIS_TEST = ("PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER")
+
 
 class ProcessResult(NamedTuple):
     """What a fresh interpreter returned: the value of the call, and the counters moved by it."""
@@ -91,11 +94,7 @@ def call_in_new_process(job: Job, timeout: float | None) -> tuple[ProcessResult,
 
 
 def _run_child(request: Path, answer: Path, timeout: float | None) -> str:
-    ours = ("PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER")
-    environment = SecretVariables({k: v for k, v in os.environ.items() if k not in ours})
-    package_parent = str(Path(__file__).resolve().parents[2])
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package_parent, environment.get("PYTHONPATH")]))
-    environment[_stacks.VARIABLE] = str(request.with_name("stacks"))
+    environment = interpreter_environment(**{_stacks.VARIABLE: str(request.with_name("stacks"))})
     try:
         done = run_interpreter(
             "pytest_regional.harness._child", [str(request), str(answer), str(os.getpid())], environment, timeout
@@ -105,6 +104,22 @@ def _run_child(request: Path, answer: Path, timeout: float | None) -> str:
             f"the new process did not answer within {timeout:g} s and was killed\n{error.stdout!s}"
         ) from None
     return f"exit status {done.returncode}; it printed:\n{done.stdout}"
+
+
+def interpreter_environment(*without: str, **more: str) -> SecretVariables:
+    """Return the environment of a new interpreter: that of this process, where this package can be imported.
+
+    What pytest says about the running test is left out.
+
+    Args:
+        without: names of further variables that are left out.
+        more: variables to add.
+    """
+    left_out = {*_OF_THIS_TEST, *without}
+    environment = SecretVariables({name: value for name, value in os.environ.items() if name not in left_out})
+    parent = str(Path(__file__).resolve().parents[2])
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [parent, environment.get("PYTHONPATH")]))
+    return SecretVariables({**environment, **more})
 
 
 def run_interpreter(

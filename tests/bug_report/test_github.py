@@ -45,8 +45,9 @@ def test_every_field_stands_in_it(report):
         "What eager gives.",
         "| `eager` | right |",
         "| `inductor` | wrong: AssertionError: a \\| b &lt;c> |",
-        "reference | fails |",
-        "float64 | holds |",
+        "| outputs, inputs afterwards: `torch._dynamo.utils.same`, with a float64 run as the reference | fails |",
+        "| outputs, inputs afterwards, gradients: error of the compiled run against eager's, both measured from float64"
+        " | holds |",
         "| other seeds (2), `fallback_random=True` | wrong",
         "pass remove_noop_ops: right where that is left out (confirmed)",
         "fixed  0.1 s  without it",

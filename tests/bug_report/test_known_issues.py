@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from pytest_regional._torch.vetoes import settings_to_try
 from pytest_regional.bug_report.known_issues import KnownIssue, Seen, kept_findings, layer_in, public_issues, steps_in
+from pytest_regional.harness.blame.culprit import Culprit
+
+#: On a GPU there are more.
+SETTINGS = [setting.sentence for setting in settings_to_try(gpu=True)]
 
 ROOT = Path(__file__).parents[2]
 FLOOR = KnownIssue(
@@ -64,7 +69,24 @@ def test_steps_that_blame_names():
         "region 'a': joint-graph pass remove_noop_ops and lowering of aten.slice.Tensor at slice_1; "
         "so is the fallback of aten.expmN.default; right with no vectorized code"
     )
-    assert steps_in(sentence) == {"remove_noop_ops", "aten.slice", "aten.expmN", "vectorized code"}
+    assert steps_in(sentence) == {"remove_noop_ops", "aten.slice", "aten.expmN", "no vectorized code"}
+
+
+def test_a_rewrite_is_a_step():
+    assert steps_in("rewrite addmm_replacement at mm_1 (a.py:3): right where that is left out") == {"addmm_replacement"}
+
+
+@pytest.mark.parametrize("sentence", SETTINGS)
+def test_a_setting_that_blame_names_is_a_step(sentence):
+    """Code generation, scheduling and memory are left out by settings."""
+    said = Culprit("codegen", (), None, sentence, "confirmed").sentence
+    assert sentence in said
+    assert steps_in(said) == {sentence}
+
+    issue = KnownIssue(1, "a", "", "value of", operators=("(aten_)?sum",), culprits=(said,))
+    another = said.replace(sentence, next(one for one in SETTINGS if one != sentence))
+    assert seen(operators=("sum",), culprit=said).similar_to([issue])[0].likeness == 1
+    assert seen(operators=("sum",), culprit=another).similar_to([issue]) == ()
 
 
 @pytest.mark.parametrize(

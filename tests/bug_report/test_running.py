@@ -134,6 +134,26 @@ def test_what_is_observed_of_a_script(runner):
     assert second["fails"] == "further_calls run value of output (second call)"
 
 
+def test_pytorchs_rule_is_asked_of_inputs_as_well(runner):
+    script = """\
+import torch
+
+def program(x, factor):
+    x.add_(factor)
+    return x.sin()
+
+def loses_writes(gm, inputs):
+    return lambda *inputs: gm(*[one.clone() for one in inputs])
+
+torch.compile(program, backend=loses_writes)(torch.ones(3), 2)
+"""
+    run = runner.run(script, Changes(measure=True))
+
+    assert run.outcome == "right"
+    assert run.facts["same"] == "fails"
+    assert runner.run(script.replace("one.clone()", "one"), Changes(measure=True)).facts["same"] == "holds"
+
+
 def test_the_culprit_is_searched_with_the_script_as_the_check(runner):
     wrong = COMPILED.replace("program(x), program(x)", "torch.compile(program, backend='aot_eager')(x), x")
 
@@ -142,6 +162,32 @@ def test_the_culprit_is_searched_with_the_script_as_the_check(runner):
     assert run.outcome == "wrong"
     assert "no compiler" in run.facts["culprit"]
     assert "nothing compiled" in run.facts["evidence"]
+
+
+HANGS = """\
+import time
+import torch
+
+torch.manual_seed(0)
+while torch.initial_seed() == 1:
+    time.sleep(1)
+"""
+
+
+def test_a_run_that_hangs_is_the_last_of_its_script(tmp_path):
+    runner = ScriptRunner(tmp_path, seconds=30)
+
+    runs = runner.run_each(HANGS, [Changes(seed=seed) for seed in range(4)])
+
+    assert [run.outcome for run in runs] == ["right", "too slow", "not checked", "not checked"]
+    assert runs[2].said == "an earlier run of the script took too long"
+    assert len(list(tmp_path.iterdir())) == 1  # one process
+
+
+def test_the_search_for_a_culprit_has_its_own_time(tmp_path):
+    (run,) = ScriptRunner(tmp_path, seconds=0.5).run_each(HANGS, [Changes(blame_seconds=60)])
+
+    assert run.outcome == "right"
 
 
 def test_a_script_that_takes_too_long(tmp_path):

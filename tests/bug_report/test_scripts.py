@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 
 from pytest_regional.bug_report.scripts import ScriptParts, checks_of, scripts_of, without_scaffold
+from pytest_regional.fuzz.findings.scripts import backend_source
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Region, Step
 
@@ -97,6 +100,36 @@ def test_scripts_begin_with_plain_inputs_and_leave_annotations_to_regional_backe
     assert all("annotate" in text for text in regional)
     assert "generator" in whole[-1].lower() or "seed" in whole[-1]
     assert len(whole[0].splitlines()) <= 20
+
+
+def test_a_backend_of_somebodys_own_is_imported_and_keeps_annotations(tmp_path, monkeypatch, capsys):
+    (tmp_path / "own_backend.py").write_text(
+        "def wrong(gm, inputs):\n    return lambda *x: [one + 1 for one in gm(*x)]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    scope = (Region("a", (), ()),)
+    program = Program((TensorInput((2, 3)),), (Step("sin", (0,), (), (1,), scope, ()),), (1,), ())
+
+    script = next(one.text for one in scripts_of(program, "value of output", "own_backend:wrong"))
+
+    assert "annotate" in script
+    with pytest.raises(AssertionError, match="not close"):
+        exec(script, {"__name__": "__main__"})
+    assert "cannot be imported" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("partitioner", [None, "min_cut"])
+@pytest.mark.parametrize(
+    "backend", ["inductor", "aot_eager", "torch", "reference", "cudagraphs", "torch._dynamo:reset"]
+)
+def test_the_source_of_a_backend_makes_what_compile_takes(backend, partitioner):
+    given, before = backend_source(backend, partitioner)
+    names = {}
+    exec(before, names)
+    made = eval(given, names)
+
+    assert callable(made) or made in (*torch._dynamo.list_backends(None), "regional")
 
 
 def test_what_a_script_does_for_its_process_is_left_out():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import sys
 import zipfile
@@ -9,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional.command_line import main
+from pytest_regional.bug_report import gathering
+from pytest_regional.bug_report.gathering import BugReport
+from pytest_regional.bug_report.running import ScriptRun
+from pytest_regional.command_line import main, report
 
 FINDING = Path(__file__).with_name("data") / "floor_of_quotient.json"
 
@@ -111,6 +116,13 @@ def test_what_does_not_fail_here(tmp_path, capsys):
         ([str(FINDING), "--torch=new"], "'new' is no release"),
         ([str(FINDING), "--trace"], "--trace needs --output"),
         ([str(FINDING), "--output=missing/report.md"], "there is no directory missing"),
+        ([str(FINDING), "--output=x.txt/report.md"], "x.txt/report.md cannot be written: there is no directory x.txt"),
+        ([str(FINDING), "--output=."], ". cannot be written: it is a directory or a device; name a file"),
+        ([str(FINDING), "--output=/dev/null"], "/dev/null cannot be written: it is a directory or a device"),
+        ([str(FINDING), "--output=/proc/report.md"], "/proc/report.md cannot be written: "),
+        ([str(FINDING), "--backend=induktor"], "--backend: unknown backend 'induktor'. Did you mean 'inductor'?"),
+        ([str(FINDING), "--backend=missing:backend"], "backend 'missing:backend' could not be loaded: ModuleNotFound"),
+        (["test_x.py::test_y", "--options=-k 'two"], "cannot be read: No closing quotation"),
         ([str(FINDING), "--findings=."], "broken.json"),
         (["broken.json"], "broken.json cannot be read"),
         (["broken.py"], "broken.py is no Python"),
@@ -123,3 +135,69 @@ def test_bad_arguments(arguments, said, tmp_path, monkeypatch, capsys):
 
     assert main(["report", *arguments]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seconds", ["-1", "nan", "inf", "soon", ""])
+def test_seconds_that_are_none(seconds, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(FINDING), f"--blame-seconds={seconds}"])
+
+    assert ended.value.code == 2
+    assert f"argument --blame-seconds: {seconds!r} is no number of seconds: give 0 or more" in capsys.readouterr().err
+
+
+@pytest.fixture
+def gathered(monkeypatch):
+    """A report that takes no time."""
+
+    def gather(subject, runner, **asked):
+        return BugReport(subject, "inductor", "", ScriptRun("wrong"), {}, environment="torch")
+
+    monkeypatch.setattr(gathering, "gather", gather)
+
+
+@pytest.mark.usefixtures("gathered")
+def test_an_output_that_cannot_be_written_in_the_end(tmp_path, monkeypatch, capsys):
+    """A disk may be full by then."""
+
+    def refuse(path, data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(report, "write_whole", refuse)
+    output = tmp_path / "report.md"
+
+    assert main(["report", str(FINDING), f"--output={output}"]) == 2
+
+    said = capsys.readouterr()
+    assert f"{output} cannot be written: No space left on device. The report is on standard output." in said.err
+    assert said.out.startswith("# torch.compile: ")
+
+
+def test_an_archive_that_cannot_be_written(tmp_path, monkeypatch, capsys):
+    def gather(subject, runner, *, trace, **asked):
+        trace.mkdir()
+        return BugReport(subject, "inductor", "", ScriptRun("wrong"), {}, environment="torch")
+
+    monkeypatch.setattr(gathering, "gather", gather)
+    (tmp_path / "report.trace.zip").mkdir()
+
+    assert main(["report", str(FINDING), f"--output={tmp_path / 'report.md'}", "--trace"]) == 2
+    assert f"{tmp_path / 'report.trace.zip'} cannot be written: Is a directory" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or not os.geteuid(), reason="root may write everywhere")
+def test_a_directory_without_permission(tmp_path, capsys):
+    tmp_path.chmod(0o500)
+
+    assert main(["report", str(FINDING), f"--output={tmp_path / 'report.md'}"]) == 2
+    assert "report.md cannot be written: Permission denied" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("gathered")
+def test_without_a_trace_there_is_no_archive(tmp_path):
+    output = tmp_path / "report.md"
+
+    assert main(["report", str(FINDING), f"--output={output}", "--trace"]) == 0
+
+    assert [path.name for path in tmp_path.iterdir()] == ["report.md"]
+    assert "TORCH_TRACE" not in output.read_text()

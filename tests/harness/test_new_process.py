@@ -272,3 +272,16 @@ def test_what_a_process_compiled_this_test_compiled():
 def test_a_process_that_compiles_nothing_leaves_the_test_vacuous():
     with pytest.raises(VacuousTestError), regional() as r:
         r.in_new_process(add, 1, 2)
+
+
+def test_the_environment_of_a_new_interpreter(monkeypatch):
+    for name in ("PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "LEFT_OUT", "KEPT"):
+        monkeypatch.setenv(name, "here")
+    monkeypatch.setenv("PYTHONPATH", "mine")
+
+    environment = process.interpreter_environment("LEFT_OUT", ADDED="more")
+
+    assert not {"PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "LEFT_OUT"} & environment.keys()
+    assert (environment["KEPT"], environment["ADDED"]) == ("here", "more")
+    assert environment["PYTHONPATH"] == os.pathsep.join([str(Path(process.__file__).parents[2]), "mine"])
+    assert "here" not in repr(environment)

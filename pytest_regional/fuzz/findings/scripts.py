@@ -215,11 +215,14 @@ def backend_source(backend: str, partitioner: str | None = None) -> tuple[str, s
 
     Args:
         backend: as ``--regional-backend`` takes it.
-        partitioner: which of AOTAutograd's it is to use; ``None`` for what it takes by itself.
+        partitioner: which of AOTAutograd's it is to use, where a script can say so; ``None`` for what it takes by
+            itself.
     """
-    source = _PARTITIONED.get((backend, partitioner), "") if partitioner else _BACKENDS.get(backend, "")
-    given = source.partition("backend = ")[2].partition("\n")[0].partition("  #")[0]
-    return (given, "") if source.startswith("backend = ") else ("backend" if source else repr(backend), source)
+    own = _PARTITIONED.get((backend, partitioner or "")) or _BACKENDS.get(backend)
+    source = own or _imported(backend)
+    if source.startswith("backend = "):
+        return source.partition("backend = ")[2].partition("\n")[0].partition("  #")[0], ""
+    return "backend", source if own else f"import os\nimport sys\n\n{source}"
 
 
 @dataclass(frozen=True)

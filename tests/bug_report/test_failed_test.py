@@ -1,0 +1,66 @@
+"""Scripts of failing tests, and what cannot be made one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_regional.bug_report import failed_test
+from pytest_regional.bug_report.failed_test import subject_of_test
+from pytest_regional.bug_report.subjects import SubjectError
+
+TEST = """\
+import pytest
+import torch
+from torch.fx.traceback import annotate
+
+pytestmark = pytest.mark.regional_compile(expects_regions=False)
+
+def program(x):
+    hidden = x.cos()
+    with annotate({"compile_with_inductor": "a"}):
+        return hidden.sin()
+
+def test_program(regional):
+    regional.assert_parity(program, torch.ones(3))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "test_own.py").write_text(TEST)
+    (tmp_path / "own.py").write_text("def wrong(gm, inputs):\n    return lambda *x: [one + 1 for one in gm(*x)]\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    return tmp_path
+
+
+def test_a_backend_of_somebodys_own_is_imported_and_keeps_annotations(folder):
+    subject = subject_of_test("test_own.py::test_program", "--regional-backend=own:wrong -p no:cacheprovider")
+
+    assert list(subject.scripts) == ["inductor", "torch", "own:wrong"]
+    script = subject.scripts["own:wrong"][0]
+    assert "annotate" in script
+    assert "annotate" not in subject.scripts["inductor"][0]
+    with pytest.raises(AssertionError, match="not close"):
+        exec(script, {"__name__": "__main__"})
+
+
+def test_options_that_no_shell_reads():
+    with pytest.raises(SubjectError, match=r"--options=\"-k 'two\" cannot be read: No closing quotation"):
+        subject_of_test("test_own.py::test_program", "-k 'two")
+
+
+def test_a_test_that_takes_too_long(folder, monkeypatch):
+    (folder / "test_own.py").write_text("import time\n\ndef test_program():\n    time.sleep(60)\n")
+    monkeypatch.setattr(failed_test, "_SECONDS", 2.0)
+
+    with pytest.raises(SubjectError, match=r"test_own.py::test_program did not end within 2 s.* a script"):
+        subject_of_test("test_own.py::test_program")
+
+
+def test_where_the_answer_goes_is_said_once():
+    sources = Path(failed_test.__file__).parents[1].rglob("*.py")
+    assert sum(source.read_text(encoding="utf-8").count(failed_test.ANSWER_VARIABLE) for source in sources) == 1

@@ -1,0 +1,30 @@
+"""What findings are about: which of them get short scripts."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from pytest_regional.bug_report.subjects import COMPARED, subject_of
+from pytest_regional.fuzz.findings.folder import FindingsFolder
+from pytest_regional.fuzz.oracles import ORACLES
+
+FINDING = Path(__file__).parents[1] / "command_line" / "data" / "floor_of_quotient.json"
+
+
+def test_oracles_that_compare_with_eager_are_oracles():
+    assert {"parity", "rewrites"} <= set(COMPARED) <= set(ORACLES)
+
+
+@pytest.mark.parametrize("oracle", ORACLES)
+def test_their_findings_have_short_scripts(oracle, tmp_path):
+    finding = FindingsFolder(FINDING.parent).read(FINDING)
+    signature = dataclasses.replace(finding.signature, oracle=oracle)
+    script = FindingsFolder(tmp_path).save(dataclasses.replace(finding, signature=signature))
+
+    scripts = subject_of(script.with_suffix(".json")).scripts
+
+    # The last one is the finding's own script.
+    assert (len(scripts["inductor"]) > 1) == (oracle in COMPARED)
