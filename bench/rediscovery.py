@@ -178,7 +178,7 @@ SIGNATURES: Mapping[str, Signature] = {
     "detached_alias_written": Signature("AssertionError at .*merge_view_inputs"),
     "unbind_of_alias": Signature("gen_alias_from_base", ("unbind",)),
     "split_of_alias": Signature("gen_alias_from_base", ("tensor_split",)),
-    "bits_of_alias": Signature("gen_alias_from_base", ("view_bits|bits_of_.*",)),
+    "bits_of_alias": Signature("gen_alias_from_base", ("view_bits|bits_of_.*|aten_view_dtype",)),
     "view_is_the_tensor_itself": Signature(
         _ALIAS, ("view|reshape|slice_of_all|narrow|head|expand.*|squeeze|alias|flatten|unsqueeze|permute|.*nothing",)
     ),
@@ -235,12 +235,12 @@ SIGNATURES: Mapping[str, Signature] = {
     "number_not_finite": Signature("CompileForbiddenError|^counters|without another compile"),
     "scale_factor_in_the_cache": Signature("^further_calls .*value of", (".*upsample.*",)),
     # Higher-order operators
-    "nested_region_of_equal_inputs": Signature("value of output", ("nested_of_two",)),
+    "nested_region_of_equal_inputs": Signature("value of output", ("nested_of_two|nested_compile_region",)),
     "write_to_nested_result": Signature("exc:unimplemented", ("nested.*", ".*_")),
     "aliases_into_nested_region": Signature("UncapturedHigherOrderOpError", ("nested.*",)),
     "while_loop_result_in_function": Signature("_lift_symbols_in_symint", ("while_loop.*",)),
     "condition_writes_what_was_written": Signature("value of", ("while_loop.*",)),
-    "scan_of_one_row": Signature("value of", ("running_sum",)),
+    "scan_of_one_row": Signature("value of", ("running_sum|scan",)),
     # Lowerings
     "argmax_of_transposed_sum": Signature("value of", (".*arg(max|min).*|value_at_.*",)),
     "argmax_of_permuted_reduction": Signature(

@@ -29,6 +29,7 @@ from pytest_regional._torch.dynamo import same_as_reference
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.bug_report._observing import features_of, operators_of
+from pytest_regional.bug_report.known_issues import SILENT
 from pytest_regional.fuzz.oracles.oracle import kinds_of
 from pytest_regional.harness.blame.reproducing import culprit_of
 from pytest_regional.harness.parity.compare import compare
@@ -80,11 +81,14 @@ def _run(script: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     with contextlib.redirect_stdout(printed):
         with _compile_replaced(asked, facts), _reseeded(asked["seed"]):
-            outcome, said = _outcome_of(script)
+            outcome, said, fails = _outcome_of(script)
         seconds = time.monotonic() - began
         if asked["blame_seconds"] and outcome in ("wrong", "raises"):
             facts.update(_culprit(script, facts, asked["blame_seconds"]))
     facts.pop("options", None)
+    if asked["measure"] and fails:
+        # A comparison of what the program leaves says more.
+        facts.setdefault("fails", fails)
     return {
         "outcome": outcome,
         "said": _without_paths(said, script),
@@ -100,22 +104,21 @@ def _without_paths(text: str, script: Path) -> str:
     return text.replace(str(script), "script.py").replace(f"{packages}{os.sep}", "")
 
 
-def _outcome_of(script: Path) -> tuple[str, str]:
+def _outcome_of(script: Path) -> tuple[str, str, str]:
+    """Return what became of a script, what it says, and what fails, as the signature of a finding says it."""
     try:
         _execute(script)
     except _NotCheckedError:
-        return "not checked", ""
+        return "not checked", "", ""
     except _StillFailsError:
-        return "wrong", ""
+        return "wrong", "", SILENT
     except Exception as error:  # noqa: BLE001 - whatever a compiler raises is what became of it
-        # An assertion of the compiler's is no comparison that failed.
-        return ("wrong", message_of(error)) if asserted_at(error) else ("raises", _raised(error))
-    return "right", ""
-
-
-def _raised(error: BaseException) -> str:
-    root = root_of(error)
-    return f"{type(root).__name__}: {message_of(root)} ({origin_of(error)})"
+        if asserted_at(error):
+            # An assertion of the compiler's is no comparison that failed.
+            return "wrong", message_of(error), SILENT
+        root, origin = root_of(error), origin_of(error)
+        return "raises", f"{type(root).__name__}: {message_of(root)} ({origin})", f"compiles run {origin}"
+    return "right", "", ""
 
 
 class _StillFailsError(RegionalError, AssertionError):

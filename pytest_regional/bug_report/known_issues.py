@@ -27,9 +27,8 @@ LIKELY = 0.6
 #: What a sentence of blame calls a step of the compiler: its name, or the setting that takes it out.
 _STEP = re.compile(
     r"(?:pass|rewrite|lowering of|decomposition of|fallback of) ([\w.]+)"
-    rf"|(fusion of|{'|'.join(map(re.escape, SETTING_SENTENCES))})"
+    rf"|(fusion of|the partitioner|{'|'.join(map(re.escape, SETTING_SENTENCES))})"
 )
-
 
 _REGION = re.compile(r"^region [^:]*: ")
 
@@ -40,7 +39,14 @@ _LAYERS = {
     "the partitioner": "aot_autograd",
     "the backend: right where AOTAutograd": "inductor",
     "the backend's": "regions",
+    "the graph that the backend hands": "regions",
+    "the settings that the backend": "regions",
+    "the order in which the backend": "regions",
+    "how the backend calls": "regions",
 }
+
+#: What is seen of a failure of which nothing is known but that no exception shows it.
+SILENT = "parity run"
 
 #: Features that are measured of any script. Others are known of a finding alone.
 _MEASURED = ("dtype:", "training", "dynamic", "large", "input:alias", "input:edges")
@@ -55,6 +61,7 @@ class KnownIssue:
         name: of the finding, or of the bug's test.
         title: what happens.
         fails: a pattern of what fails, where and how: oracle, stage and origin of a finding's signature.
+        raises: whether an exception shows it.
         layer: of PyTorch, as ``suites/history`` names it; empty where that is not known.
         operators: patterns; each matches an operator that takes part.
         features: of a program that shows it, all of them.
@@ -65,6 +72,7 @@ class KnownIssue:
     name: str
     title: str
     fails: str
+    raises: bool = False
     layer: str = ""
     operators: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
@@ -89,7 +97,8 @@ class Seen:
     """What was seen of a failure.
 
     Attributes:
-        fails: what fails, where and how, as the signature of a finding says it; empty where that is not known.
+        fails: what fails, where and how, as the signature of a finding says it; empty, or :data:`SILENT`, where that is
+            not known.
         operators: names of those that take part.
         features: of the program and its inputs, as :mod:`pytest_regional.fuzz.features` names them.
         culprit: the sentence of blame.
@@ -108,26 +117,42 @@ class Seen:
         return tuple(sorted((one for one in known if one.likeness >= at_least), key=lambda one: -one.likeness))
 
     def likeness(self, issue: KnownIssue) -> float:
-        """Return how alike an issue is: half of it for what is seen, half for the steps that it comes from."""
-        layer = layer_in(self.culprit)
-        if (self.fails and not re.search(issue.fails, self.fails)) or (layer and issue.layer not in ("", layer)):
+        """Return how alike an issue is, from 0 to 1; 0 where anything that is known speaks against it.
+
+        Half of it is for what is seen, half for the steps that it comes from. Where neither has a step, an exception at
+        the same place counts as one; of other failures, operators or features have to say it all.
+        """
+        if not self._may_be(issue):
             return 0.0
-        if any(feature.startswith(_MEASURED) and feature not in self.features for feature in issue.features):
-            return 0.0
-        looks = _share(issue.operators, self.operators)
         steps = steps_in(self.culprit)
-        if not steps or not issue.steps:
-            # Nothing says where it comes from: operators have to say it all.
-            return looks if issue.operators else 0.0
-        # Blame may name one step where two have to work together.
-        agree = len(steps & issue.steps) / min(len(steps), len(issue.steps))
-        return (looks + agree) / 2 if issue.operators else agree
+        looks = _share(issue.operators, self.operators)
+        if steps and issue.steps:
+            # Blame may name one step where two have to work together.
+            return (looks + len(steps & issue.steps) / min(len(steps), len(issue.steps))) / 2
+        if (steps and issue.culprits) or (issue.steps and layer_in(self.culprit)) or not self.fails:
+            # One has a step and the other has none, or nothing says what is wrong.
+            return min(looks, 0.5)
+        if issue.raises and re.search(issue.fails, self.fails.split(" ", 2)[2]):
+            return (looks + 1) / 2
+        says_enough = issue.operators and issue.features if self.fails == SILENT else issue.operators or issue.features
+        return looks if says_enough else 0.0
+
+    def _may_be(self, issue: KnownIssue) -> bool:
+        """Return whether nothing that is known for certain speaks against an issue."""
+        layer = layer_in(self.culprit)
+        if layer and issue.layer not in ("", layer):
+            return False
+        if any(feature.startswith(_MEASURED) and feature not in self.features for feature in issue.features):
+            return False
+        if self.fails == SILENT:
+            return not issue.raises
+        return not self.fails or re.search(issue.fails, self.fails) is not None
 
 
 def _share(patterns: Sequence[str], operators: Sequence[str]) -> float:
-    """Return the share of patterns that match an operator."""
+    """Return the share of patterns that match an operator; 1 where there is none."""
     if not patterns:
-        return 0.0
+        return 1.0
     return sum(any(re.fullmatch(pattern, one) for one in operators) for pattern in patterns) / len(patterns)
 
 
@@ -151,7 +176,9 @@ def public_issues() -> tuple[KnownIssue, ...]:
 
 def _issue(data: Mapping[str, Any]) -> KnownIssue:
     lists = {name: tuple(data[name]) for name in ("operators", "features", "culprits")}
-    return KnownIssue(data["number"], data["name"], data["title"], data["fails"], data["layer"], **lists)
+    return KnownIssue(
+        data["number"], data["name"], data["title"], data["fails"], data["raises"], data["layer"], **lists
+    )
 
 
 def kept_findings(folder: Path) -> tuple[KnownIssue, ...]:
@@ -164,7 +191,9 @@ def kept_findings(folder: Path) -> tuple[KnownIssue, ...]:
             culprits = tuple(filter(None, [(finding.culprit or "").partition("\n")[0]]))
             known.append(
                 KnownIssue(
-                    *(None, path.name, finding.title, re.escape(fails_of(finding)), layer_in("".join(culprits))),
+                    *(None, path.name, finding.title, re.escape(fails_of(finding))),
+                    raises=" at " in finding.signature.origin,
+                    layer=layer_in("".join(culprits)),
                     operators=operators,
                     culprits=culprits,
                 )

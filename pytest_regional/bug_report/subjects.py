@@ -30,6 +30,12 @@ _PLACES = {"grad": "gradients", "input": "inputs afterwards"}
 #: Oracles of what one or two calls leave, which a short script can compare with eager.
 COMPARED = ("compiles", "parity", "further_calls", "rewrites", "integer_twin")
 
+#: Operators that are given a program.
+_CALLERS = (
+    *("cond", "while_loop", "map", "scan", "associative_scan", "nested_compile_region", "checkpoint"),
+    *("vmap", "jvp", "vjp", "jacfwd", "jacrev", "hessian", "flex_attention"),
+)
+
 #: So many scripts are tried for one backend: each is a compile or two.
 _MOST_SCRIPTS = 9
 
@@ -96,7 +102,14 @@ def of_script(name: str, text: str) -> Subject:
         raise SubjectError(f"{name} is no Python: {error}") from error
     first = title.partition("\n\n")[0].replace("\n", " ")
     shortened = without_scaffold(text)
-    return Subject(name, first, "What eager does.", "", (), {"": (shortened,)}, raises="")
+    return Subject(name, first, "What eager does.", "", _callers_in(text), {"": (shortened,)}, raises="")
+
+
+def _callers_in(text: str) -> tuple[str, ...]:
+    """Return which operators that are given a program a script names: what runs in eager does not show them."""
+    names = [node.attr for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)]
+    names += [node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)]
+    return tuple(name for name in _CALLERS if name in names)
 
 
 def _of_finding(name: str, finding: Finding) -> Subject:
