@@ -309,7 +309,8 @@ def _fails(error: Exception) -> str:
     if not isinstance(error, ParityError):
         return f"compiles run {origin_of(error)}"
     if error.__cause__ is not None:
-        return f"compiles run {origin_of(error.__cause__)}"
+        in_backward = any(one.where.endswith("backward") for one in error.report.mismatches)
+        return f"compiles {'backward' if in_backward else 'run'} {origin_of(error.__cause__)}"
     kinds = kinds_of(error.report.mismatches)
     first_call = any(not kind.endswith("(second call)") for kind in kinds.split(", "))
     return f"{'parity' if first_call else 'further_calls'} run {kinds}"

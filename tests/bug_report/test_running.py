@@ -134,6 +134,33 @@ def test_what_is_observed_of_a_script(runner):
     assert second["fails"] == "further_calls run value of output (second call)"
 
 
+def test_where_an_exception_comes_is_observed(runner):
+    script = """\
+import torch
+
+class Fails(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        raise ValueError("no gradient")
+
+def program(x):
+    return x * 2
+
+def fails(gm, inputs):
+    return lambda *inputs: tuple(map(Fails.apply, gm(*inputs)))
+
+torch.compile(program, backend=fails)(torch.ones(3, requires_grad=True)).sum().backward()
+"""
+    run = runner.run(script, Changes(measure=True))
+
+    assert run.outcome == "raises"
+    assert run.facts["fails"].startswith("compiles backward ValueError at ")
+
+
 def test_pytorchs_rule_is_asked_of_inputs_as_well(runner):
     script = """\
 import torch

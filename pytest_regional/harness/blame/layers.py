@@ -423,7 +423,7 @@ class _Search:
         self, steps: Sequence[Application], layer: Layer, enough: Sequence[tuple[str, str]] = ()
     ) -> Culprit | None:
         """Return few of the steps that are to blame; ``enough`` are families that are known to fix the failure."""
-        self.known = Culprit(layer, (), self._regions, confidence="necessary")
+        self.known = Culprit(layer, tuple(steps), self._regions, confidence="necessary")
         families = _families(steps)
         if not enough and not 1 < len(families) < len(steps):
             return self._culprit(steps, self._without)

@@ -186,6 +186,15 @@ def test_what_another_step_of_its_name_would_do_as_well():
     assert (found.layer, found.steps, found.confidence) == ("rewrite", tuple(PATTERNS[:2]), "confirmed")
 
 
+@pytest.mark.parametrize("most", range(5, 12))
+def test_families_that_are_not_narrowed_in_time_are_all_named(most):
+    """With several applications of a family, families are narrowed first."""
+    found = search(of_steps(PATTERNS[:1]), applied=[*PATTERNS, PATTERNS[0]], limits={"most": most})
+    assert found.ended_early
+    assert ": : " not in found.sentence
+    assert found.layer == "unknown" or set(PATTERNS[:1]) <= set(found.steps)
+
+
 def test_steps_of_two_kinds():
     guilty = (PATTERNS[2], LOWERINGS[1])
     found = search(of_steps(guilty), applied=[*PATTERNS, *LOWERINGS])
