@@ -98,17 +98,11 @@ def _kinds(error: ParityError) -> set[str]:
 
 
 def _with_tensors_as_inputs(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Reduced:
-    """Return a graph whose constants and parameters are inputs as well.
-
-    Raises:
-        UnwritableGraphError: it holds a body of a higher-order operator.
-    """
+    """Return a graph whose constants and parameters are inputs as well."""
     given = list(inputs)
     for node in list(graph.graph.nodes):
-        if node.op == "get_attr":
-            value = getattr(graph, str(node.target), None)
-            if not isinstance(value, torch.Tensor):
-                raise UnwritableGraphError(f"the graph has {node.target}, the body of an operator")
+        value = getattr(graph, str(node.target), None) if node.op == "get_attr" else None
+        if isinstance(value, torch.Tensor):
             with graph.graph.inserting_before(next(iter(graph.graph.nodes))):
                 placeholder = graph.graph.placeholder(f"{node.name}_given")
             given.insert(0, value.detach().clone().requires_grad_(value.requires_grad))
