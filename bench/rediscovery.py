@@ -180,7 +180,10 @@ SIGNATURES: Mapping[str, Signature] = {
     "split_of_alias": Signature("gen_alias_from_base", ("tensor_split",)),
     "bits_of_alias": Signature("gen_alias_from_base", ("view_bits|bits_of_.*|aten_view_dtype",)),
     "view_is_the_tensor_itself": Signature(
-        _ALIAS, ("view|reshape|slice_of_all|narrow|head|expand.*|squeeze|alias|flatten|unsqueeze|permute|.*nothing",)
+        _ALIAS,
+        (
+            "view|reshape|slice_of_all|narrow|head|expand.*|squeeze|alias|flatten|unsqueeze|permute|.*nothing|aten_alias_default",
+        ),
     ),
     "equal_results_are_one_tensor": Signature(
         _ALIAS,
@@ -193,7 +196,7 @@ SIGNATURES: Mapping[str, Signature] = {
     "flatten_of_flat": Signature(_ALIAS, ("flatten",)),
     "whole_slice_scatter": Signature(_ALIAS, ("(aten_)?slice_scatter",)),
     "product_with_ones": Signature(_ALIAS, ("ones_like|new_ones|full_like", "mul.*|kron|outer|aten_mul.*")),
-    "transposed_twice": Signature(_ALIAS, ("matrix_transpose",)),
+    "transposed_twice": Signature(_ALIAS, ("matrix_transpose|mT|mH|adjoint",)),
     "write_through_view_of_expanded": Signature("gen_alias_from_base|meta_copy_", ("diagonal",)),
     "write_to_windows": Signature(_INPUT, ("unfold",)),
     "dynamic_aliases": Signature("compute_overlapping", ("reshape|view|flatten",)),
@@ -260,7 +263,7 @@ SIGNATURES: Mapping[str, Signature] = {
     "dropout_draws_again": Signature(_DRAWS, ("dropout.*|noise|.*rand.*|.*bernoulli.*",), ("training",)),
     "unused_dropout": Signature(f"^compiles{_ELSEWHERE}", ("dropout.*|bernoulli|.*rand.*",), ("training",)),
     # Regions
-    "slice_assignment_in_region": Signature("torch.storage:clone", ("(set|put)_.*",)),
+    "slice_assignment_in_region": Signature("torch.storage:clone", ("(set|put)_.*|setitem",)),
     "constant_in_region": Signature("^compiles", ("new_tensor|literal.*",)),
     "expression_size_input": Signature("^compiles", ("cat.*|tile.*|repeat.*|pad",), ("dynamic",)),
     "draws_change_order": Signature(_VALUE, (".*rand.*|dropout|uniform_|noise",), ("region:entered again",)),

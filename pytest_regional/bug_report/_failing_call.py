@@ -22,7 +22,7 @@ from pytest_regional.bug_report.failed_test import ANSWER_VARIABLE
 from pytest_regional.bug_report.graph_reduction import Reduced, reduced
 from pytest_regional.bug_report.graph_source import UnwritableGraphError, source_of_graph, sources_of_inputs
 from pytest_regional.fuzz.oracles.oracle import kinds_of
-from pytest_regional.harness.blame.divergence import NoGraphError, captured_graph
+from pytest_regional.harness.blame.divergence import NoGraphError, captured_graphs
 from pytest_regional.harness.parity.check import ParityCheck
 from pytest_regional.harness.parity.report import BadProgramError, ParityError
 from pytest_regional.harness.regional import Regional
@@ -46,6 +46,8 @@ def pytest_exception_interact(node: Any, call: Any, report: Any) -> None:
         data = _written(check, error)
     except (NoGraphError, UnwritableGraphError) as reason:
         data = {"refused": str(reason)}
+    except Exception as reason:  # noqa: BLE001 - what Dynamo raises where the test compiles nothing else
+        data = {"refused": f"its graph cannot be captured: {first_line(reason)}"}
     answer.write_text(json.dumps(data), encoding="utf-8")
 
 
@@ -58,23 +60,32 @@ def _written(check: ParityCheck, error: ParityError) -> dict[str, Any]:
     """Return the program as sources, and what fails.
 
     Raises:
-        NoGraphError: Dynamo makes none or several graphs of it.
+        NoGraphError: Dynamo makes none of it, or several of which none fails alone.
         UnwritableGraphError: it calls what no source names.
     """
     kinds = _kinds(error)
-    graph, inputs = captured_graph(check)
-    whole = _with_tensors_as_inputs(graph, inputs)
 
-    def fails(module: torch.fx.GraphModule, given: Sequence[Any]) -> bool:
+    def failure(module: torch.fx.GraphModule, given: Sequence[Any]) -> ParityError | None:
         try:
             replace(check, fn=module, inputs=tuple(given), kwargs={}).run()
         except ParityError as found:
-            return bool(kinds & _kinds(found))
+            return found if kinds & _kinds(found) else None
         except (BadProgramError, AssertionError):
-            return False
-        return False
+            return None
+        return None
 
-    small = reduced(whole.module, whole.inputs, fails, seconds=_SECONDS) if fails(whole.module, whole.inputs) else whole
+    # A graph may be called several times.
+    calls = {id(graph): (graph, inputs) for graph, inputs in reversed(captured_graphs(check))}
+    graphs = [_with_tensors_as_inputs(graph, inputs) for graph, inputs in reversed(calls.values())]
+    failing = ((one, found) for one in graphs if (found := failure(one.module, one.inputs)))
+    small, found = next(failing, (None, None))
+    if small is not None and found is not None:
+        error = found
+        small = reduced(small.module, small.inputs, lambda *given: failure(*given) is not None, seconds=_SECONDS)
+    elif len(graphs) == 1:
+        small = graphs[0]
+    else:
+        raise NoGraphError(f"Dynamo makes {len(graphs)} graphs of the program, and none of them fails alone")
     first = error.report.mismatches[0] if error.report.mismatches else None
     return {
         "program": source_of_graph(small.module.graph),
@@ -98,17 +109,11 @@ def _kinds(error: ParityError) -> set[str]:
 
 
 def _with_tensors_as_inputs(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Reduced:
-    """Return a graph whose constants and parameters are inputs as well.
-
-    Raises:
-        UnwritableGraphError: it holds a body of a higher-order operator.
-    """
+    """Return a graph whose constants and parameters are inputs as well."""
     given = list(inputs)
     for node in list(graph.graph.nodes):
-        if node.op == "get_attr":
-            value = getattr(graph, str(node.target), None)
-            if not isinstance(value, torch.Tensor):
-                raise UnwritableGraphError(f"the graph has {node.target}, the body of an operator")
+        value = getattr(graph, str(node.target), None) if node.op == "get_attr" else None
+        if isinstance(value, torch.Tensor):
             with graph.graph.inserting_before(next(iter(graph.graph.nodes))):
                 placeholder = graph.graph.placeholder(f"{node.name}_given")
             given.insert(0, value.detach().clone().requires_grad_(value.requires_grad))

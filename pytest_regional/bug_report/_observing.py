@@ -35,13 +35,17 @@ class _Functions(TorchFunctionMode):  # type: ignore[misc]  # torch is not typed
 class _Kernels(dispatch_mode()):  # type: ignore[misc]
     """Takes down the operators that run: ``aten_div_Tensor_mode``, and ``custom_scale`` for one of a user's."""
 
+    #: PyTorch refuses operators that are given a program where a mode does not say that it takes them.
+    supports_higher_order_operators = True
+
     def __init__(self, names: dict[str, None]) -> None:
         super().__init__()
         self._names = names
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         namespace, *name = str(func).split(".")
-        self._names["_".join((namespace if namespace in _PYTORCHS else "custom", *name))] = None
+        known = not name or namespace in _PYTORCHS
+        self._names["_".join((namespace if known else "custom", *name))] = None
         return func(*with_memory(func, args), **(kwargs or {}))
 
 

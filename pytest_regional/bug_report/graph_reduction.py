@@ -61,7 +61,8 @@ def _holds(one: Reduced, fails: Fails, until: float) -> bool:
 
 
 def _computed(graph: torch.fx.Graph) -> list[torch.fx.Node]:
-    return [node for node in graph.nodes if node.op not in ("placeholder", "output")]
+    """Return the operators; what reads the body of one goes with it."""
+    return [node for node in graph.nodes if node.op.startswith("call")]
 
 
 def _count(one: Reduced) -> int:

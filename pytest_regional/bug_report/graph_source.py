@@ -29,6 +29,9 @@ _BETWEEN = {
     operator.eq: "==",
 }
 
+#: Operators whose bodies may be functions; of others Dynamo takes only what its own wrappers make of functions.
+_WITH_BODIES = ("torch.ops.higher_order.cond", "torch.ops.higher_order.while_loop")
+
 #: So many numbers are written down; tensors with more are made.
 _WRITTEN = 4096
 
@@ -39,19 +42,31 @@ _PLAIN = (bool, int, str, type(None), type(...), torch.dtype, torch.memory_forma
 
 
 class UnwritableGraphError(RegionalError):
-    """A graph calls what no source names: a module, a body, an object of the user's; the message says which."""
+    """A graph calls what no source names: a module, an object of the user's; the message says which."""
 
 
 def source_of_graph(graph: torch.fx.Graph, *, annotated: bool = True) -> str:
     """Return the source of a function ``program`` with the operators of a graph, and its annotations.
 
+    Bodies of operators such as ``cond`` are functions before it.
+
     Raises:
         UnwritableGraphError: it calls what no source names.
     """
-    names = _names_of(graph)
+    text = "\n\n\n".join(_functions("program", graph, annotated=annotated))
+    imports = [f"import {name}" for name in ("math", "operator") if f"{name}." in text]
+    imports += ["import torch", *(["from torch.fx.traceback import annotate"] if "annotate(" in text else [])]
+    return "\n".join(imports) + f"\n\n\n{text}\n"
+
+
+def _functions(name: str, graph: torch.fx.Graph, *, annotated: bool) -> list[str]:
+    """Return the source of a graph as a function; before it those of the bodies that its operators call."""
+    names = _names_of(graph, "" if name == "program" else f"{name}_")
+    bodies = {names[node]: _body(graph, node) for node in graph.nodes if node.op == "get_attr"}
+    before = [text for body, inner in bodies.items() for text in _functions(body, inner, annotated=annotated)]
     inputs = [names[node] for node in graph.nodes if node.op == "placeholder"]
-    lines = [f"def program({', '.join(inputs)}):"]
-    computed = [node for node in graph.nodes if node.op not in ("placeholder", "output")]
+    lines = [f"def {name}({', '.join(inputs)}):"]
+    computed = [node for node in graph.nodes if node.op.startswith("call")]
     for custom, nodes in itertools.groupby(
         computed, lambda node: node.meta.get("custom") or None if annotated else None
     ):
@@ -61,18 +76,37 @@ def source_of_graph(graph: torch.fx.Graph, *, annotated: bool = True) -> str:
         else:
             lines += [f"    with annotate({_text(custom, names)}):", *(f"        {line}" for line in body)]
     (output,) = (node for node in graph.nodes if node.op == "output")
-    results = output.args[0] if isinstance(output.args[0], tuple | list) else (output.args[0],)
-    lines.append(f"    return {', '.join(_text(one, names) for one in results)},")
-    text = "\n".join(lines)
-    imports = [f"import {name}" for name in ("math", "operator") if f"{name}." in text]
-    imports += ["import torch", *(["from torch.fx.traceback import annotate"] if "annotate(" in text else [])]
-    return "\n".join(imports) + f"\n\n\n{text}\n"
+    several = isinstance(output.args[0], tuple | list)
+    results = output.args[0] if several else (output.args[0],)
+    # A condition of a loop is one value; a program always returns a tuple.
+    end = "," * (several or name == "program")
+    lines.append(f"    return {', '.join(_text(one, names) for one in results)}{end}")
+    return [*before, "\n".join(lines)]
 
 
-def _names_of(graph: torch.fx.Graph) -> dict[torch.fx.Node, str]:
-    """Return short names: inputs are numbered, results are called by their operators."""
+def _body(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Graph:
+    """Return what an operator such as ``cond`` calls.
+
+    Raises:
+        UnwritableGraphError: it is no graph.
+    """
+    found = getattr(graph.owning_module, str(node.target), None)
+    if not isinstance(found, torch.fx.GraphModule):
+        raise UnwritableGraphError(f"the graph holds {node.target}, a {type(found).__name__}")
+    return found.graph
+
+
+def _names_of(graph: torch.fx.Graph, prefix: str) -> dict[torch.fx.Node, str]:
+    """Return short names: inputs are numbered, results are called by their operators, bodies as the graph has them."""
     numbers = itertools.count()
-    return {node: f"x{next(numbers)}" if node.op == "placeholder" else f"{node.name}_" for node in graph.nodes}
+    return {
+        node: f"x{next(numbers)}"
+        if node.op == "placeholder"
+        else f"{prefix}{node.target}_"
+        if node.op == "get_attr"
+        else f"{node.name}_"
+        for node in graph.nodes
+    }
 
 
 def _call(node: torch.fx.Node, names: Mapping[torch.fx.Node, str]) -> str:
@@ -88,7 +122,10 @@ def _call(node: torch.fx.Node, names: Mapping[torch.fx.Node, str]) -> str:
         index = node.args[1]
         inner = ", ".join(_text(one, names) for one in index) if isinstance(index, tuple) and index else arguments[1]
         return f"{arguments[0]}[{inner}]"
-    return f"{_function(node.target)}({', '.join([*arguments, *named])})"
+    name = _function(node.target)
+    if any(one.op == "get_attr" for one in node.all_input_nodes) and name not in _WITH_BODIES:
+        raise UnwritableGraphError(f"the graph calls {name}, whose bodies cannot be given as functions")
+    return f"{name}({', '.join([*arguments, *named])})"
 
 
 def _function(target: Any) -> str:

@@ -140,7 +140,9 @@ class Seen:
     def _may_be(self, issue: KnownIssue) -> bool:
         """Return whether nothing that is known for certain speaks against an issue."""
         layer = layer_in(self.culprit)
-        if layer and issue.layer not in ("", layer):
+        # A step of Inductor's that is wrong in a region alone may be what the backend makes of it.
+        layers = ("", layer, "regions") if _REGION.match(self.culprit) else ("", layer)
+        if layer and issue.layer not in layers:
             return False
         if any(feature.startswith(_MEASURED) and feature not in self.features for feature in issue.features):
             return False

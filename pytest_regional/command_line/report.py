@@ -32,8 +32,8 @@ def add_command(commands: Any) -> None:
         help=_HELP,
         description=f"{_HELP.capitalize()}. A finding's program is made a short script that needs torch alone; it runs "
         "with each stage of the compiler, with other seeds and with other releases, and is searched for its culprit. "
-        "Exit status 0: the report is written; 1: the failure does not come here; 2: a usage error. A script and a "
-        "test are run as they are: give only what you trust.",
+        "Exit status 0: the report is written; 1: the failure does not come here; 2: a usage error. A script, a test "
+        "and the backend that a finding names are run as they are: give only what you trust.",
     )
     parser.add_argument(
         "subject",

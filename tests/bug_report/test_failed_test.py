@@ -48,6 +48,59 @@ def test_a_backend_of_somebodys_own_is_imported_and_keeps_annotations(folder):
         exec(script, {"__name__": "__main__"})
 
 
+BROKEN = """\
+import pytest
+import torch
+
+pytestmark = pytest.mark.regional_compile(expects_regions=False, fullgraph=False)
+
+def program(x):
+    hidden = x.cos()
+    torch._dynamo.graph_break()
+    return hidden.exp().sin() + hidden
+
+def test_program(regional):
+    regional.assert_parity(program, torch.ones(3))
+"""
+WRONG_SINES = """\
+def wrong(gm, inputs):
+    has_sine = any("sin" == node.target for node in gm.graph.nodes)
+    return lambda *x: [one + has_sine for one in gm(*x)]
+"""
+
+
+def test_of_several_graphs_the_one_that_fails_is_reduced(folder):
+    (folder / "test_own.py").write_text(BROKEN)
+    (folder / "own.py").write_text(WRONG_SINES)
+
+    subject = subject_of_test("test_own.py::test_program", "--regional-backend=own:wrong -p no:cacheprovider")
+
+    script = subject.scripts["own:wrong"][0]
+    assert "x0.sin()" in script
+    assert not {"cos()", "exp()", "+ "} & set(script.split("def inputs")[0].split())
+    with pytest.raises(AssertionError, match="not close"):
+        exec(script, {"__name__": "__main__"})
+
+
+def test_several_graphs_of_which_none_fails_alone(folder):
+    """The second graph is wrong once only."""
+    (folder / "test_own.py").write_text(BROKEN)
+    (folder / "own.py").write_text(
+        "def wrong(gm, inputs):\n    wrong.graphs += 1\n    added = wrong.graphs == 2\n"
+        "    return lambda *x: [one + added for one in gm(*x)]\n\nwrong.graphs = 0\n"
+    )
+
+    with pytest.raises(SubjectError, match="Dynamo makes 2 graphs of the program, and none of them fails alone"):
+        subject_of_test("test_own.py::test_program", "--regional-backend=own:wrong -p no:cacheprovider")
+
+
+def test_a_graph_break_that_is_not_allowed(folder):
+    (folder / "test_own.py").write_text(BROKEN.replace(", fullgraph=False", ""))
+
+    with pytest.raises(SubjectError, match=r"its graph cannot be captured: Unsupported: .*graph_break"):
+        subject_of_test("test_own.py::test_program", "--regional-backend=own:wrong -p no:cacheprovider")
+
+
 def test_options_that_no_shell_reads():
     with pytest.raises(SubjectError, match=r"--options=\"-k 'two\" cannot be read: No closing quotation"):
         subject_of_test("test_own.py::test_program", "-k 'two")

@@ -108,8 +108,80 @@ def test_inputs_are_made_like_those_of_the_test(name):
         assert any(torch.equal(one.nan_to_num(7), value.nan_to_num(7)) for one in made)
 
 
+def branched(x, y):
+    def inner(x):
+        return torch.cond(x.sum() > 100, lambda x: x + 1, lambda x: x * 2, (x,))
+
+    return torch.cond(x.sum() > 0, lambda x, y: inner(x) - y, lambda x, y: x.cos() * y, (x.sin(), y)).exp()
+
+
+def looped(x, y):
+    return torch.while_loop(lambda n, x: n < 3, lambda n, x: (n + 1, x.sin() + y), (torch.tensor(0), x))
+
+
+BODIES = {"cond": branched, "while_loop": looped}
+
+
+def captured(function):
+    """Return the graph that Dynamo makes."""
+    seen = []
+
+    def capture(gm, inputs):
+        seen.append(gm)
+        return gm
+
+    torch.compiler.reset()
+    torch.compile(function, backend=capture, fullgraph=True)(*given())
+    return seen[0]
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_bodies_of_operators_are_functions(name):
+    module = captured(BODIES[name])
+    own = [node.target for node in module.graph.nodes if node.op == "get_attr"]
+
+    source = source_of_graph(module.graph)
+
+    made = executed(source)
+    torch.compiler.reset()
+    for run in (made, torch.compile(made, backend="aot_eager", fullgraph=True)):
+        expected = BODIES[name](*given())
+        for one, other in zip(run(*given()), expected if isinstance(expected, tuple) else (expected,), strict=True):
+            torch.testing.assert_close(one, other)
+    assert all(f"def {name}_(" in source for name in own)
+
+
+def test_other_operators_with_bodies_are_refused():
+    def scanned(x, y):
+        return torch._higher_order_ops.scan(lambda carry, one: (carry + one, carry * one), x[0], y)
+
+    with pytest.raises(UnwritableGraphError, match=r"higher_order\.scan, whose bodies cannot be given"):
+        source_of_graph(captured(scanned).graph)
+
+
+def test_a_graph_with_bodies_is_reduced():
+    module = captured(branched)
+
+    small = reduced(module, given(), lambda module, inputs: "cond" in operators(module), seconds=60)
+
+    assert operators(small.module) == ["cond", "getitem"]
+    source = source_of_graph(small.module.graph)
+    assert source.count("def cond_") == 4
+    assert executed(source)(*small.inputs)[0].shape == (2, 3)
+
+
+def test_a_tensor_that_a_body_holds_is_refused():
+    module = captured(branched)
+    body = next(node for node in module.graph.nodes if node.op == "get_attr")
+    delattr(module, body.target)
+    setattr(module, body.target, torch.ones(3))
+
+    with pytest.raises(UnwritableGraphError, match=f"the graph holds {body.target}, a Tensor"):
+        source_of_graph(module.graph)
+
+
 def operators(module):
-    return [node.name for node in module.graph.nodes if node.op not in ("placeholder", "output")]
+    return [node.name for node in module.graph.nodes if node.op.startswith("call")]
 
 
 def test_a_graph_is_reduced_to_the_operator_that_fails():

@@ -179,6 +179,17 @@ def captured_graph(check: ParityCheck) -> tuple[torch.fx.GraphModule, list[Any]]
     Raises:
         NoGraphError: Dynamo makes none or several graphs of it.
     """
+    seen = captured_graphs(check)
+    if len(seen) != 1:
+        raise NoGraphError(
+            f"Dynamo makes {len(seen)} graphs of the program; values are compared where it makes one: without graph "
+            f"breaks, and without a compiler of its own"
+        )
+    return seen[0]
+
+
+def captured_graphs(check: ParityCheck) -> list[tuple[torch.fx.GraphModule, list[Any]]]:
+    """Return Dynamo's graphs of a program, one for each call, and what they were called with."""
     seen: list[tuple[torch.fx.GraphModule, list[Any]]] = []
     eager = registered_backend("eager")
 
@@ -198,12 +209,7 @@ def captured_graph(check: ParityCheck) -> tuple[torch.fx.GraphModule, list[Any]]
         copied = copy_inputs(check.inputs, kwargs=check.kwargs)
         regional._compile_with(check.fn, options)(*copied.arguments, **copied.keywords)
     regional.restart()
-    if len(seen) != 1:
-        raise NoGraphError(
-            f"Dynamo makes {len(seen)} graphs of the program; values are compared where it makes one: without graph "
-            f"breaks, and without a compiler of its own"
-        )
-    return seen[0]
+    return seen
 
 
 @dataclass(frozen=True)
