@@ -250,6 +250,7 @@ _EXPERIMENT = _record(changed=_text, outcome=_text, seconds=_number)
 _CULPRIT = _record(sentence=_text, first_wrong=_text, experiments=_list(_EXPERIMENT))
 #: How long the phases of a test's compiles took.
 _COMPILE_TIMES = _record(phases=_table(_seconds), regions=_table(_table(_seconds)), not_measured=_list(_text))
+_CODE_LINE = _record(("finding", "file"), path=_text, line=_count, what=_text, finding=_text, file=_text)
 _TEST = _record(
     ("culprits", "phase", "blame", "file", "line", "message", "rerun", "shard", "compile_times", "generated_code"),
     version=_count,
@@ -275,7 +276,7 @@ _TEST = _record(
     message=_text,
     rerun=_text,
     shard=_count,
-    generated_code=_list(_record(path=_text, line=_count, what=_text)),
+    generated_code=_list(_CODE_LINE),
     compile_times=_COMPILE_TIMES,
 )
 _GOLDEN = _record(file=_text, test=_text, backend=_text, name=_text, device=_text, state=_state)
