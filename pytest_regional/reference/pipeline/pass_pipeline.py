@@ -173,6 +173,11 @@ class PassPipeline:
         """The enabled passes that have no uuid, so that the pipeline has none."""
         return tuple(one.name for one in self._passes if one.uuid() is None)
 
+    @property
+    def uuids(self) -> dict[str, tuple[tuple[str, ...], Hashable | None]]:
+        """Of each enabled pass, in order, the kinds of graphs and the uuid: what the pipeline's uuid is made of."""
+        return {one.name: (one.graphs, one.uuid()) for one in self._passes}
+
     def names_on(self, graph: str) -> tuple[str, ...]:
         """Return the names of the enabled passes that run on ``graph``, in order."""
         return tuple(one.name for one in self._on(checked_kind(graph)))
@@ -189,7 +194,7 @@ class PassPipeline:
         Raises:
             PassUuidError: a pass whose uuid is empty, changes, or means nothing in another process.
         """
-        parts = [(one.name, one.graphs, one.uuid()) for one in self._passes]
+        parts = [(name, *said) for name, said in self.uuids.items()]
         if any(uuid is None for *_, uuid in parts):
             return None
         return hashlib.sha256(repr(stable_form(("pipeline", *parts))).encode()).hexdigest()
