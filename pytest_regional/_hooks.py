@@ -114,8 +114,10 @@ class RunHooks:
         if not self._session.settings.reports.holds_times:
             yield
             return
-        item.stash[PHASES] = listener = phase_times.new_listener(regional)
-        with listener.clock.running():
+        item.stash[PHASES] = listeners = phase_times.new_listeners(regional)
+        with contextlib.ExitStack() as clocks:
+            for listener in listeners.values():
+                clocks.enter_context(listener.clock.running())
             yield
 
     def _test_dir(self, item: pytest.Item) -> Path:

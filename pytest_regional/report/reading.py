@@ -249,7 +249,8 @@ _FINDING = _record(
 _EXPERIMENT = _record(changed=_text, outcome=_text, seconds=_number)
 _CULPRIT = _record(sentence=_text, first_wrong=_text, experiments=_list(_EXPERIMENT))
 #: How long the phases of a test's compiles took.
-_COMPILE_TIMES = _record(phases=_table(_seconds), regions=_table(_table(_seconds)), not_measured=_list(_text))
+_ON_A_CLOCK = {"phases": _table(_seconds), "regions": _table(_table(_seconds))}
+_COMPILE_TIMES = _record(("cpu",), **_ON_A_CLOCK, cpu=_record(**_ON_A_CLOCK), not_measured=_list(_text))
 _CODE_LINE = _record(("finding", "file"), path=_text, line=_count, what=_text, finding=_text, file=_text)
 _TEST = _record(
     ("culprits", "phase", "blame", "file", "line", "message", "rerun", "shard", "compile_times", "generated_code"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import hashlib
@@ -17,6 +18,7 @@ import torch.fx
 from torch.fx.node import map_arg
 
 from pytest_regional._errors import RegionalError
+from pytest_regional._torch.compile_phases import logged
 from pytest_regional._torch.dynamo import restart_exceptions
 from pytest_regional._torch.operators import returns_nothing
 from pytest_regional._torch.pytree import flatten, map_leaves
@@ -272,7 +274,9 @@ class _Run:
         before, without = Interface.of(self.result), names_without_value(self.result)
         began = time.perf_counter()
         try:
-            returned = one.call(self.result, self.example_inputs, self.graph)
+            # What a terminal pass does is a compile, whose steps PyTorch logs.
+            with contextlib.nullcontext() if one.terminal else logged("regional.passes"):
+                returned = one.call(self.result, self.example_inputs, self.graph)
             seconds = time.perf_counter() - began
             self.result = self._checked(one, returned)
             if not one.terminal:
