@@ -209,7 +209,8 @@ class GoldenHooks:
     def _as_fact(self, place: _Place, state: str) -> dict[str, str]:
         path = Path(place.path)
         file = within_repository(path, self._config.rootpath) or _shown(path, self._config)
-        return {"file": file, **place.key._asdict(), "device": place.device, "state": state}
+        test, backend, name = place.key
+        return {"file": file, "test": test, "backend": backend, "name": name, "device": place.device, "state": state}
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
