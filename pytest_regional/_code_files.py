@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from _pytest._code.code import ExceptionRepr
 
+from pytest_regional.fuzz.fuzz_test import CampaignError
+
 if TYPE_CHECKING:
     import pytest
 
@@ -35,8 +37,13 @@ _SHOWN = 3
 FOLDER = "regional-code"
 
 
-def sources_of(regional: Regional) -> list[GeneratedSource]:
-    """Return the generated code of a test, as much as is kept of it."""
+def sources_of(error: BaseException, regional: Regional) -> list[GeneratedSource]:
+    """Return the generated code of a test that failed with ``error``, as much as is kept of it.
+
+    Of a fuzz test that is the code of its findings: most of its programs are right.
+    """
+    if isinstance(error, CampaignError):
+        return [source for sources in error.code.values() for source in sources[:_SHOWN]][:_SOURCES]
     return regional._observer.sources[-_SOURCES:]
 
 
@@ -82,10 +89,23 @@ def lines_at_fault(
     # An exception of the test's may run code for any attribute.
     ours = str(type(error).__module__).startswith("pytest_regional.")
     places = [*_crashed_at(error, regional, names), *(_known_places(error, names) if ours else ())]
+    if isinstance(error, CampaignError):
+        return list(_of_findings(error, folder, sources))
     if ours and not places:
         places = [(names[source.text], *_beginning(source)) for source in sources[:_SHOWN]]
     found = {(name, line): what for name, line, what in places}
     return [{"path": str(folder / name), "line": line, "what": what} for (name, line), what in found.items()]
+
+
+def _of_findings(error: CampaignError, folder: Path, kept: Sequence[GeneratedSource]) -> Iterator[CodeLine]:
+    """Yield where the code of each finding's program begins to run."""
+    names = {id(source): _file_name(number, source) for number, source in enumerate(kept)}
+    for finding, sources in error.code.items():
+        for source in sources:
+            if id(source) in names:
+                line, what = _beginning(source)
+                said = f"{what} of finding {finding}"
+                yield {"path": str(folder / names[id(source)]), "line": line, "what": said, "finding": finding}
 
 
 def _known_places(error: BaseException, names: dict[str, str]) -> Iterator[tuple[str, int, str]]:

@@ -25,6 +25,7 @@ from pytest_regional._code_files import (
 from pytest_regional._files import dumps
 from pytest_regional._text import encodable
 from pytest_regional.report.facts import CodeLine, Facts
+from pytest_regional.report.places import within_repository
 from pytest_regional.report.problems import bad_tests, message_of
 
 if TYPE_CHECKING:
@@ -62,11 +63,15 @@ class Evidence:
         Raises:
             OSError: it cannot be written.
         """
-        kept, sources = self._code_of(fact), sources_of(regional)
+        kept, sources = self._code_of(fact), sources_of(error, regional)
         if kept is None:
             return []
         write_code(self._of(fact["test"]) / CODE if self._directories else kept, sources)
-        return lines_at_fault(error, regional, kept, sources)
+        lines = lines_at_fault(error, regional, kept, sources)
+        if self._directories:
+            for one in lines:
+                one["file"] = within_repository(Path(one["path"]), self._config.rootpath) or one["path"]
+        return lines
 
     def _code_of(self, fact: Facts) -> Path | None:
         """Return where the code of a test is once the run is over; ``None`` where nothing is kept."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from _pytest.unittest import TestCaseFunction
@@ -18,13 +18,15 @@ from _pytest.unittest import TestCaseFunction
 from pytest_regional import _files
 from pytest_regional._stash import HARNESS, TARGET, Target
 from pytest_regional._text import plural
+from pytest_regional.harness.goldens.file import GoldenFile, GoldenFileError, GoldenKey
+from pytest_regional.report.places import within_repository
+from pytest_regional.report.reading import GOLDEN_STATES
 
 if TYPE_CHECKING:
     from pytest_regional._endings import EndingHooks
     from pytest_regional._session import RegionalSession
     from pytest_regional._xdist import WorkerHooks
     from pytest_regional.harness.goldens.checking import GoldensOfTest, UsedGolden
-    from pytest_regional.harness.goldens.file import GoldenFile
 
 DIRECTORY = "__goldens__"
 
@@ -88,6 +90,14 @@ class Collected:
     ownerless: list[str] = field(default_factory=list)
 
 
+class _Place(NamedTuple):
+    """Where a golden is: file, key, and class of devices; without a device on all, with an empty key the whole file."""
+
+    path: str
+    key: GoldenKey
+    device: str = ""
+
+
 @dataclass
 class _Test:
     """What is known of one test from its reports."""
@@ -111,6 +121,9 @@ class GoldenHooks:
         self._own = Collected()
         self._tests: dict[str, _Test] = {}
         self._lines: list[tuple[str, bool]] = []
+        self._written: set[_Place] = set()
+        #: Goldens that no test uses, and whether they are gone or only reported.
+        self._unused_states: dict[_Place, str] = {}
 
     # Collection
 
@@ -176,16 +189,34 @@ class GoldenHooks:
             if output is not None:
                 self._collected.append(Collected(**output))
 
-    # After the run's own hook, which knows whether the run is complete.
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Write goldens, or say which no test uses; a worker sends what it collected."""
-        if hasattr(session.config, "workerinput"):
-            session.config.workeroutput[ATTRIBUTE] = vars(self._own)  # type: ignore[attr-defined]
-            return
+    def finish(self) -> None:
+        """Write goldens, or note which no test uses, once it is known whether the run is complete."""
         self._collected.append(self._own)
         with self._errors.kept("writing goldens"):
             self._finish()
+
+    def states(self) -> list[dict[str, str]]:
+        """Return what a report holds of goldens: what became of each that a test used, or that none uses."""
+        found = dict(self._unused_states)
+        for test in self._tests.values():
+            for one in test.used:
+                place = _Place(one["path"], GoldenKey(*one["key"]), one["device"])
+                written = "written" if place in self._written else "not written"
+                state = one["state"] if one["text"] is None else written
+                found[place] = min(found.get(place, state), state, key=GOLDEN_STATES.index)
+        return [self._as_fact(place, state) for place, state in found.items()]
+
+    def _as_fact(self, place: _Place, state: str) -> dict[str, str]:
+        path = Path(place.path)
+        file = within_repository(path, self._config.rootpath) or _shown(path, self._config)
+        test, backend, name = place.key
+        return {"file": file, "test": test, "backend": backend, "name": name, "device": place.device, "state": state}
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Fail the run in which goldens could not be written; a worker sends what it collected."""
+        if hasattr(session.config, "workerinput"):
+            session.config.workeroutput[ATTRIBUTE] = vars(self._own)  # type: ignore[attr-defined]
         if any(failed for _, failed in self._lines):
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
@@ -199,8 +230,6 @@ class GoldenHooks:
             self._finish_ownerless(Path(name))
 
     def _finish_file(self, path: Path, pending: list[dict[str, Any]]) -> None:
-        from pytest_regional.harness.goldens.file import GoldenFile, GoldenFileError, GoldenKey
-
         try:
             file = GoldenFile.read(path)
         except GoldenFileError as error:
@@ -208,6 +237,7 @@ class GoldenHooks:
             return
         unused = list(self._unused(path, file))
         if not self._settings.update:
+            self._note_unused(path, unused, "unused")
             self._say_unused(path, unused, "--regional-update removes what no test uses")
             return
         for one in pending:
@@ -215,7 +245,9 @@ class GoldenHooks:
         for key, device in unused:
             file.remove(key, device)
         if pending or unused:
-            self._write(path, file, len(pending))
+            if self._write(path, file, len(pending)):
+                self._written |= {_Place(str(path), GoldenKey(*one["key"]), one["device"]) for one in pending}
+                self._note_unused(path, unused, "removed")
             self._say_unused(path, unused, "removed")
 
     def _finish_ownerless(self, path: Path) -> None:
@@ -223,9 +255,14 @@ class GoldenHooks:
         if is_removed:
             path.unlink(missing_ok=True)
         what = "removed" if is_removed else "--regional-update removes it"
+        self._unused_states[_Place(str(path), GoldenKey("", ""))] = "removed" if is_removed else "unused"
         self._lines.append((f"{_shown(path, self._config)} is of a test file that is gone; {what}", False))
 
-    def _write(self, path: Path, file: GoldenFile, count: int) -> None:
+    def _note_unused(self, path: Path, unused: list[tuple[GoldenKey, str | None]], state: str) -> None:
+        self._unused_states |= {_Place(str(path), key, device or ""): state for key, device in unused}
+
+    def _write(self, path: Path, file: GoldenFile, count: int) -> bool:
+        """Write a file of goldens; tell whether that succeeded."""
         try:
             if file.goldens:
                 path.parent.mkdir(exist_ok=True)
@@ -234,11 +271,12 @@ class GoldenHooks:
                 path.unlink()
         except OSError as error:
             self._lines.append((f"{path} could not be written: {error.strerror or error}", True))
-            return
+            return False
         if count:
             self._lines.append((f"{plural(count, 'golden')} written in {_shown(path, self._config)}", False))
+        return True
 
-    def _say_unused(self, path: Path, unused: list[tuple[Any, str | None]], what: str) -> None:
+    def _say_unused(self, path: Path, unused: list[tuple[GoldenKey, str | None]], what: str) -> None:
         if unused:
             names = ", ".join(str(key) + (f" on {device}" if device else "") for key, device in unused)
             self._lines.append((f"unused in {_shown(path, self._config)}: {names}; {what}", False))
@@ -265,7 +303,7 @@ class GoldenHooks:
             self._lines.append((f"{plural(failed, 'golden')} not written: the test did not pass", False))
         return found
 
-    def _unused(self, path: Path, file: GoldenFile) -> Iterator[tuple[Any, str | None]]:
+    def _unused(self, path: Path, file: GoldenFile) -> Iterator[tuple[GoldenKey, str | None]]:
         """Yield goldens that no test uses, and on which device; ``None`` for all, where there is no such test."""
         if not self._is_complete(str(path)):
             return
@@ -332,6 +370,7 @@ def _plain(used: UsedGolden, path: Path) -> dict[str, Any]:
         "device": used.device,
         "version": list(used.version),
         "text": text,
+        "state": used.state,
     }
 
 

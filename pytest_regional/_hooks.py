@@ -34,6 +34,7 @@ from pytest_regional.report.this_run import CollectedFacts
 
 if TYPE_CHECKING:
     from pytest_regional._endings import EndingHooks
+    from pytest_regional._goldens import GoldenHooks
     from pytest_regional._session import RegionalSession
     from pytest_regional._xdist import WorkerHooks
     from pytest_regional.harness.regional import Regional
@@ -42,14 +43,17 @@ if TYPE_CHECKING:
 class RunHooks:
     """Registered only while a backend is under test: without one, the plugin costs no fixture and no hook."""
 
-    def __init__(self, session: RegionalSession, endings: EndingHooks, workers: WorkerHooks) -> None:
+    def __init__(
+        self, session: RegionalSession, endings: EndingHooks, workers: WorkerHooks, goldens: GoldenHooks
+    ) -> None:
         self._session = session
         self._endings = endings
         self._workers = workers
         self._errors = session.errors
         self._collected = CollectedFacts()
         self._evidence = Evidence(session)
-        self._outputs = RunOutputs(session, self._collected, endings, workers, self._evidence)
+        self._goldens = goldens
+        self._outputs = RunOutputs(session, self._collected, endings, workers, self._evidence, goldens)
         endings.write_reports = self._leave_reports
         self._began = time.time()
         self._retirement = Retirement(session.config, session.scratch_dir)
@@ -110,8 +114,10 @@ class RunHooks:
         if not self._session.settings.reports.holds_times:
             yield
             return
-        item.stash[PHASES] = listener = phase_times.new_listener(regional)
-        with listener.clock.running():
+        item.stash[PHASES] = listeners = phase_times.new_listeners(regional)
+        with contextlib.ExitStack() as clocks:
+            for listener in listeners.values():
+                clocks.enter_context(listener.clock.running())
             yield
 
     def _test_dir(self, item: pytest.Item) -> Path:
@@ -285,7 +291,7 @@ class RunHooks:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Write the report, and totals to the JUnit file, in the process that has the facts of all workers.
+        """Write goldens, the report, and totals to the JUnit file, in the process that has the facts of all workers.
 
         It also brings the store of compiled kernels back to its size.
         """
@@ -300,6 +306,7 @@ class RunHooks:
         with self._errors.kept("bringing the store of compiled kernels back to its size"):
             if self._session.settings.kernel_store:
                 KernelFiles(self._session.settings.kernel_store).prune()
+        self._goldens.finish()
         self._outputs.write()
         if self._outputs:
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED

@@ -1,4 +1,4 @@
-"""The phases of a compile, and the error for a name that is none."""
+"""The phases of a compile, the clocks that measure them, and the error for a name that is no phase."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ PHASES = ("dynamo", "aot_autograd", "passes", "inductor", "compiler", "cache", "
 
 #: All phases together.
 TOTAL = "total"
+
+#: ``wall`` is the time that passes, ``cpu`` what a compile takes of processors, which other load changes less.
+CLOCK_NAMES = ("wall", "cpu")
 
 
 class UnknownPhaseError(RegionalError, ValueError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -51,7 +52,7 @@ HARNESS: pytest.StashKey[Regional] = pytest.StashKey()
 DRAWER: pytest.StashKey[GraphDrawer] = pytest.StashKey()
 
 #: Where a report is asked for that holds how long compiles take.
-PHASES: pytest.StashKey[PhaseListener] = pytest.StashKey()
+PHASES: pytest.StashKey[Mapping[str, PhaseListener]] = pytest.StashKey()
 
 #: Of fuzz tests.
 FUZZ: pytest.StashKey[FuzzTest] = pytest.StashKey()

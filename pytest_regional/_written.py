@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_regional._endings import EndingHooks
+    from pytest_regional._goldens import GoldenHooks
     from pytest_regional._session import RegionalSession
     from pytest_regional._xdist import WorkerHooks
 
@@ -33,6 +34,7 @@ class RunOutputs:
         endings: knows whether the run finished.
         workers: knows how many died.
         evidence: of failed tests.
+        goldens: knows which were used, written and found changed.
     """
 
     def __init__(
@@ -42,9 +44,11 @@ class RunOutputs:
         endings: EndingHooks,
         workers: WorkerHooks,
         evidence: Evidence,
+        goldens: GoldenHooks,
     ) -> None:
         self._session, self._collected = session, collected
         self._endings, self._workers, self._evidence = endings, workers, evidence
+        self._goldens = goldens
         self._rerun = RerunCommands(session)
         self._unwritten: list[str] = []
 
@@ -69,7 +73,8 @@ class RunOutputs:
 
     def _report(self) -> RunReport:
         root, lost = self._session.config.rootpath, self._workers.lost
-        return report_of(self._session.settings, root, self._facts(), lost, self._endings.reason)
+        goldens = self._goldens.states()
+        return report_of(self._session.settings, root, self._facts(), goldens, lost, self._endings.reason)
 
     def write(self) -> None:
         """Write all but what is printed."""

@@ -68,10 +68,11 @@ def _hooks_of_a_run(session: RegionalSession) -> Iterator[tuple[str, object]]:
     from pytest_regional._xdist import WorkerHooks
 
     endings, workers = EndingHooks(session), WorkerHooks(session)
+    goldens = GoldenHooks(session, endings, workers)
     # The harness of each marked test, checks at its end, facts, reports.
-    yield "regional-session", RunHooks(session, endings, workers)
+    yield "regional-session", RunHooks(session, endings, workers, goldens)
     # Goldens: which are used, and writing them.
-    yield "regional-goldens", GoldenHooks(session, endings, workers)
+    yield "regional-goldens", goldens
     # Workers of pytest-xdist: seeds, GPUs, replacements.
     yield "regional-workers", workers
     # Limits on setup, call and teardown, and the heartbeat file that a crash leaves.

@@ -7,8 +7,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_regional._text import printable
-from pytest_regional.command_line.explain import ModelError, made_by
+from pytest_regional._text import plural, printable
+from pytest_regional.command_line.explain import ModelError, made_by, passes_of
 from pytest_regional.command_line.targets import UsageError, find
 
 if TYPE_CHECKING:
@@ -33,7 +33,19 @@ def add_command(commands: Any) -> None:
     )
     parser.add_argument("first", metavar="A", help=_TARGET_HELP)
     parser.add_argument("second", metavar="B", nargs="?", help="the other program, given the same way")
-    parser.add_argument("--backend", default="reference", metavar="NAME", help="default: reference")
+    parser.add_argument("--backend", metavar="NAME", help="default: reference")
+    parser.add_argument(
+        "--passes",
+        action="append",
+        metavar="NAMES",
+        help="explain the key of a pipeline of these passes, named as for `explain`; given twice: of A, and of B",
+    )
+    parser.add_argument(
+        "--partitioner",
+        action="append",
+        choices=("default", "min_cut"),
+        help="of the pipeline; default: default; given twice: of A, and of B",
+    )
     parser.add_argument("--dynamic", action="store_true", help="make symbols of the sizes of the inputs")
     parser.add_argument(
         "--save", metavar="FILE.json", type=Path, help="write the keys of A, to be compared in another process"
@@ -59,7 +71,8 @@ def run(asked: argparse.Namespace) -> int:
     if len(targets) == 2 and _module(targets[0]) == _module(targets[1]):
         # What the module sets when it is imported holds for both.
         _found(targets[0])
-    keys = [_keys(target, asked) for target in targets]
+    _check_pipelines(asked, len(targets))
+    keys = [_keys(target, asked, which) for which, target in enumerate(targets)]
     if len(keys) == 1:
         if asked.save:
             try:
@@ -76,6 +89,16 @@ def run(asked: argparse.Namespace) -> int:
     return 0 if same else 1
 
 
+def _check_pipelines(asked: argparse.Namespace, programs: int) -> None:
+    for option, values in (("--passes", asked.passes), ("--partitioner", asked.partitioner)):
+        if values and len(values) > programs:
+            raise UsageError(f"{option} is given {len(values)} times, for {plural(programs, 'program')}.")
+    if asked.partitioner and not asked.passes:
+        raise UsageError("--partitioner is of a pipeline: give --passes, too.")
+    if asked.backend and asked.passes:
+        raise UsageError("--backend and --passes: a pipeline has a key of its own, whatever the backend.")
+
+
 def _module(target: str) -> str:
     return target.rpartition(":")[0]
 
@@ -88,30 +111,36 @@ def _found(target: str) -> Any:
     return None if _is_file(target) else find(target)
 
 
-def _keys(target: str, asked: argparse.Namespace) -> ProgramKeys:
+def _keys(target: str, asked: argparse.Namespace, which: int) -> ProgramKeys:
     from pytest_regional.command_line.key_files import KeyFileError, load
 
     if not _is_file(target):
-        return _keys_of_program(target, asked)
+        return _keys_of_program(target, asked, which)
     try:
         return load(Path(target))
     except KeyFileError as error:
         raise UsageError(f"{error}.") from error
 
 
-def _keys_of_program(target: str, asked: argparse.Namespace) -> ProgramKeys:
+def _keys_of_program(target: str, asked: argparse.Namespace, which: int) -> ProgramKeys:
     from pytest_regional.backends import registry
-    from pytest_regional.harness.cache_keys import NoCacheKeyError, NoGraphError, keys_of
+    from pytest_regional.harness.cache_keys import NoCacheKeyError, NoGraphError, keys_of, keys_of_pipeline
     from pytest_regional.harness.isolation import isolated
 
     try:
-        spec = registry.resolve(asked.backend)
+        spec = registry.resolve(asked.backend or "reference")
     except registry.UnknownBackendError as error:
         raise UsageError(str(error)) from error
     # What the factory of one program sets does not reach the other one, and both draw the same numbers.
     with tempfile.TemporaryDirectory() as folder, isolated(Path(folder), seed=0):
         try:
             model, args, kwargs = made_by(find(target), target)
+            if asked.passes:
+                passes = list(passes_of(asked.passes[which % len(asked.passes)]))
+                partitioners = asked.partitioner or ["default"]
+                partitioner = partitioners[which % len(partitioners)]
+                options = {"passes": passes, "partitioner": partitioner, "dynamic": asked.dynamic}
+                return keys_of_pipeline(target, model, args, kwargs, **options)
             return keys_of(spec, target, model, args, kwargs, dynamic=asked.dynamic or None)
         except (UsageError, NoCacheKeyError, NoGraphError) as error:
             raise UsageError(str(error)) from error

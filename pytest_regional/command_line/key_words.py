@@ -30,7 +30,8 @@ def lines_of(keys: ProgramKeys) -> Iterator[str]:
     yield f"{keys.program} on backend {keys.backend}"
     for number, graph in enumerate(keys.graphs):
         yield _key_of(number, graph.key)
-        ingredients = {**graph.key.ingredients, **{name: graph.ingredients.get(name, {}) for name in _SHOWN_AS_SEEN}}
+        seen = {name: graph.ingredients.get(name, {}) for name in _SHOWN_AS_SEEN} if graph.ingredients else {}
+        ingredients = {**graph.key.ingredients, **seen}
         for group in GROUPS if graph.key.key else ():
             if ingredients.get(group):
                 yield f"  {group}: {_group(group, graph, ingredients[group], keys.changed_settings)}"
@@ -39,7 +40,7 @@ def lines_of(keys: ProgramKeys) -> Iterator[str]:
             yield f"  region {region.region!r}: {region.name}, key {region.key[:12]}{note}"
 
 
-#: Groups of which the key has digests, or texts made for computers.
+#: Groups of which the key of a backend has digests, or texts made for computers.
 _SHOWN_AS_SEEN = ("graph", "annotations", "inputs")
 
 
@@ -55,7 +56,7 @@ def _group(group: str, graph: GraphKey, named: Mapping[str, str], changed: Seque
     elif group == "inputs":
         said = "; ".join(_inputs(graph, named))
     elif group == "annotations":
-        said = ", ".join(_annotated(named)) or "none"
+        said = ", ".join(_annotated(named)) or plural(len(named), "annotated node")
     else:
         telling = {name: value for name, value in named.items() if _tells(group, name, value, changed)}
         said = ", ".join(f"{_place(name, graph)} {value}" for name, value in telling.items())

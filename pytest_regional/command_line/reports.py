@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_regional._phase_names import CLOCK_NAMES
 from pytest_regional._text import plural
 from pytest_regional.command_line.targets import UsageError
 from pytest_regional.report import github, history
@@ -46,6 +47,13 @@ def add_compare(commands: Any) -> None:
         help="exit with 1 where compile times, or those of a phase, are certainly slower by more than this, such as "
         "20% or passes:20%; may be given several times",
     )
+    parser.add_argument(
+        "--clock",
+        choices=CLOCK_NAMES,
+        default=CLOCK_NAMES[0],
+        help="compile times to compare: those that passed (wall, the default), or what compiles took of processors, "
+        "with their compilers (cpu), which other load of the machine changes less",
+    )
     parser.set_defaults(run=_compare)
 
 
@@ -75,7 +83,7 @@ def _compare(asked: argparse.Namespace) -> int:
     timed, reports = _timed(asked.runs)
     if len(timed) < 2:
         raise UsageError(f"{', '.join(map(str, asked.runs))}: one run, and there is none to compare it with.")
-    times = slower_times(timed[:-1], timed[-1])
+    times = slower_times(timed[:-1], timed[-1], asked.clock)
     if limits and not times.phases:
         said = "; ".join(times.notes) or "no run has them, see --regional-report"
         raise UsageError(f"--fail-slower: compile times cannot be compared: {said}.")

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from pytest_regional._errors import RegionalError
 from pytest_regional._limits import RegionalTimeoutError, time_limit
@@ -39,6 +39,9 @@ from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.oracles import BadProgramError, OracleViolationError
 from pytest_regional.fuzz.shrink.edits import reduce_program
 from pytest_regional.harness.blame.culprit import Culprit
+
+if TYPE_CHECKING:
+    from pytest_regional.harness.record import GeneratedSource
 
 #: Of the examples that show a known finding, the share that is checked nevertheless.
 CHECKED_ANYWAY = 0.1
@@ -78,6 +81,7 @@ class CampaignResult:
         findings: what is new, in order of discovery.
         scripts: by a finding's name, the script that shows it.
         discovered_at: by a finding's name, the number of the example that showed it first.
+        code: by a finding's name, the code that was generated for the example that shows it.
         hits: by a finding's name, how many examples failed so, known findings included.
         refused: by reason, how many programs eager refuses, which the generator should not make. They are among the
             examples, and no finding.
@@ -94,6 +98,7 @@ class CampaignResult:
     findings: list[AnyFinding] = field(default_factory=list)
     scripts: dict[str, str] = field(default_factory=dict)
     discovered_at: dict[str, int] = field(default_factory=dict)
+    code: dict[str, Sequence[GeneratedSource]] = field(default_factory=dict)
     hits: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     unclaimed: Counter[str] = field(default_factory=Counter)
@@ -274,7 +279,9 @@ class Campaign(Generic[T]):
         # Once more, now with the question which region is to blame.
         last = self.subject.check_again(reduced, violation.oracle, blame=True)
         self._result.reducing += time.monotonic() - begin
-        return self._store.enter(self.subject.finding(reduced, original, last or violation))
+        found = self._store.enter(self.subject.finding(reduced, original, last or violation))
+        self._result.code.setdefault(found.name, (last or violation).sources)
+        return found
 
 
 def partitioned(programs: Iterator[Program], partitioners: Sequence[str], seed: int) -> Iterator[Program]:

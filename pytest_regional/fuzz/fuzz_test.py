@@ -9,7 +9,7 @@ import logging
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pytest_regional.fuzz.findings.folder import FindingError
     from pytest_regional.fuzz.guidance import Guidance
     from pytest_regional.fuzz.model.program import Program
+    from pytest_regional.harness.record import GeneratedSource
     from pytest_regional.harness.regional import Regional
 
 #: Seconds that checking one program may take, unless ``--regional-timeout`` says otherwise.
@@ -51,11 +52,23 @@ class FindingsWarning(RegionalWarning):
     """A file in the folder of findings, or of kept programs, that holds none; a campaign does not know what it told."""
 
 
-class NewFindingsError(RegionalError, AssertionError):
+class CampaignError(RegionalError, AssertionError):
+    """What fails a fuzz test once its campaign is over.
+
+    Attributes:
+        code: by the name of a new finding, the code that was generated for its program.
+    """
+
+    def __init__(self, message: str, code: Mapping[str, Sequence[GeneratedSource]] | None = None) -> None:
+        super().__init__(message)
+        self.code = code or {}
+
+
+class NewFindingsError(CampaignError):
     """A campaign met defects that no finding in the folder of findings explains."""
 
 
-class RefusedProgramsError(RegionalError, AssertionError):
+class RefusedProgramsError(CampaignError):
     """Eager refuses so many of a campaign's programs that their generator is at fault."""
 
 
@@ -275,7 +288,8 @@ class FuzzTest:
             lines = [f"{finding.title}\n    {result.scripts[finding.name]}" for finding in own]
             raise NewFindingsError(
                 f"{plural(len(lines), 'new finding')} in {plural(result.examples, self.unit)} "
-                f"(--regional-seed={self.run_seed}):\n  " + "\n  ".join(lines)
+                f"(--regional-seed={self.run_seed}):\n  " + "\n  ".join(lines),
+                {finding.name: result.code.get(finding.name, ()) for finding in own},
             )
         if wrong := too_many(result.refused, result.examples):
             raise RefusedProgramsError(f"{wrong}\n--regional-seed={self.run_seed} draws the same")

@@ -11,6 +11,7 @@ from typing import Any
 
 from pytest_regional._cache_keys import GROUPS, CacheKey, Parts, RegionKey
 from pytest_regional._errors import RegionalError
+from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness.ingredients import grouped_ingredients
 
@@ -100,6 +101,23 @@ def keys_of(
         raise NoGraphError(f"nothing of {program} is compiled: Dynamo hands no graph of it to a backend")
     return ProgramKeys(program, spec.name, tuple(graphs), changed_settings(), dict(_process()))
 
+
+def keys_of_pipeline(
+    program: str, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], **options: Any
+) -> ProgramKeys:
+    """Return the key that a pipeline's result of ``fn`` has in the outer cache; ``fn`` is captured as one graph.
+
+    ``options`` are those of ``pipeline.compile``: ``passes``, ``partitioner``, ``dynamic``. What it raises is raised.
+    """
+    from pytest_regional._torch.config import changed_settings
+
+    pipeline, _ = registry.full_graph_modules()
+    key, inputs = pipeline.explain_pipeline_key(fn, args, kwargs, **options)
+    return ProgramKeys(program, PIPELINE, (GraphKey(key, {}, inputs),), changed_settings(), dict(_process()))
+
+
+#: What stands for a backend in the keys of pipelines.
+PIPELINE = "pipeline"
 
 #: Variables that PyTorch, Triton, or a compiler reads, by how their names begin.
 _VARIABLES = ("TORCH", "TRITON_", "ATEN_", "PYTORCH_", "CUDA_", "CXX", "CC", "CFLAGS", "OMP_", "MKL_")
@@ -246,5 +264,6 @@ __all__ = [
     "compared",
     "compared_regions",
     "keys_of",
+    "keys_of_pipeline",
     "pairs",
 ]

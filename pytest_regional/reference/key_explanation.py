@@ -74,7 +74,7 @@ def _own(details: KeyDetails) -> Iterator[tuple[str, dict[str, str]]]:
     yield "passes", {"the uuids of pre-grad passes that run after the lookup": stable_text(details.passes)}
     groups = (group.rpartition(": ") for group in details.groups)
     yield "processes", {f"the process group {name!r}": size for name, _, size in groups}
-    yield "state", _state(details.state)
+    yield "state", state_in_words(details.state)
     yield "options", {f"option {name}": str(value) for name, value in fields_of(details.options).items()}
     yield "machine", {name: str(value) for name, value in details.machine.as_dict().items()}
     known = {"program", "annotations", "passes", "groups", "state", "options", "machine"}
@@ -90,7 +90,8 @@ _STATE = {
 }
 
 
-def _state(text: str) -> dict[str, str]:
+def state_in_words(text: str) -> dict[str, str]:
+    """Return what the text of the state that Dynamo guards says, by name."""
     values: dict[str, Any] = json.loads(text) if text else {}
     named = {"autocast": values.pop("autocast_state"), "dtype": values.pop("default_dtype")} if values else {}
     said = {_STATE.get(name, name): str(value) for name, value in values.items()}

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pytest_regional._text import plural
-from pytest_regional.report.document import BAD, RunReport
+from pytest_regional.report.document import BAD, RunReport, golden_states
 from pytest_regional.report.facts import Facts
 
 
@@ -22,6 +22,7 @@ class Comparison:
         added: tests that the earlier run did not have and that do not end badly.
         counts: passing tests whose counters changed.
         slower: tests that compile for longer.
+        goldens: those that something else became of, where both runs say it.
     """
 
     new_failures: list[str] = field(default_factory=list)
@@ -31,13 +32,14 @@ class Comparison:
     added: list[str] = field(default_factory=list)
     counts: list[str] = field(default_factory=list)
     slower: list[str] = field(default_factory=list)
+    goldens: list[str] = field(default_factory=list)
 
     def lines(self) -> Iterable[str]:
         """Yield the comparison as text."""
         for title, name in _TITLES.items():
             found: list[str] = getattr(self, name)
             if found:
-                yield f"{title} ({plural(len(found), 'test')}):"
+                yield f"{title} ({plural(len(found), 'test') if name != 'goldens' else len(found)}):"
                 yield from (f"  {line}" for line in found)
 
 
@@ -49,6 +51,7 @@ _TITLES = {
     "new": "added",
     "counters changed": "counts",
     "slower compiles": "slower",
+    "goldens": "goldens",
 }
 
 
@@ -69,8 +72,23 @@ def compared(old: RunReport, new: RunReport, *, ratio: float = 1.5, least: float
         if known is not None:
             _compare_counters(found, _name(key), known, fact)
             _compare_times(found, _name(key), known, fact, ratio, least)
+    _compare_goldens(found, old, new)
     found.gone.extend(f"{_name(key)}: {fact['outcome']} before" for key, fact in before.items() if key not in after)
     return found
+
+
+def _compare_goldens(found: Comparison, old: RunReport, new: RunReport) -> None:
+    before = golden_states(old)
+    for key, state in golden_states(new).items():
+        was = before.get(key, state)
+        if (was, state) != ("written", "same") and was != state:
+            found.goldens.append(f"{_golden_name(*key)}: {state}, {was} before")
+
+
+def _golden_name(file: str, test: str, backend: str, name: str, device: str) -> str:
+    if not test:
+        return file
+    return f"{file}, {test} ({', '.join(filter(None, [backend, name]))})" + (f" on {device}" if device else "")
 
 
 def _name(key: tuple[str, str, str]) -> str:

@@ -12,7 +12,7 @@ from pytest_regional._files import dumps
 from pytest_regional._text import unknown_name
 from pytest_regional.backends import registry
 from pytest_regional.report.facts import Facts
-from pytest_regional.report.reading import ReportError, check_run, read_json
+from pytest_regional.report.reading import GOLDEN_STATES, ReportError, check_run, read_json
 
 #: Raised when the meaning of a report changes.
 VERSION = 1
@@ -49,6 +49,8 @@ class RunReport:
         lost_workers: workers of pytest-xdist that died.
         merged_from: how many runs it is made of.
         unfinished: why the run did not end as it should have; empty where it did.
+        goldens: each with ``file``, ``test``, ``backend``, ``name``, ``device`` and ``state``, one of
+            :data:`pytest_regional.report.reading.GOLDEN_STATES`.
     """
 
     created: str
@@ -59,14 +61,16 @@ class RunReport:
     lost_workers: int = 0
     merged_from: int = 1
     unfinished: str = ""
+    goldens: Sequence[Mapping[str, str]] = field(default_factory=list)
     version: int = field(default=VERSION, init=False)
 
     def write(self, path: Path) -> None:
         """Write it to ``path``, whose folder is made."""
         path.parent.mkdir(parents=True, exist_ok=True)
         data = asdict(self)
-        if not self.unfinished:
-            del data["unfinished"]  # what reads version 1 need not know of it
+        for name in ("unfinished", "goldens"):
+            if not data[name]:
+                del data[name]  # what reads version 1 need not know of it
         path.write_text(dumps(data, indent=1) + "\n", encoding="utf-8", errors="backslashreplace")
 
     @staticmethod
@@ -144,7 +148,24 @@ def merged(reports: Sequence[RunReport]) -> RunReport:
         tests=list(tests.values()),
         lost_workers=sum(report.lost_workers for report in reports),
         merged_from=sum(report.merged_from for report in reports),
+        goldens=_merged_goldens(reports),
     )
+
+
+def golden_states(report: RunReport) -> dict[tuple[str, ...], str]:
+    """Return what became of each golden, by file, test, backend, name and device."""
+    return {tuple(one[name] for name in _GOLDEN_KEY): one["state"] for one in report.goldens}
+
+
+_GOLDEN_KEY = ("file", "test", "backend", "name", "device")
+
+
+def _merged_goldens(reports: Sequence[RunReport]) -> list[dict[str, str]]:
+    found: dict[tuple[str, ...], str] = {}
+    for report in reports:
+        for key, state in golden_states(report).items():
+            found[key] = min(found.get(key, state), state, key=GOLDEN_STATES.index)
+    return [{**dict(zip(_GOLDEN_KEY, key, strict=True)), "state": state} for key, state in found.items()]
 
 
 def _joined(several: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -56,7 +56,17 @@ _FAILURE_CHARACTERS = 8_000
 _MESSAGE_CHARACTERS = 4_000
 
 
-class CodeLine(TypedDict):
+class _SomeCodeLines(TypedDict, total=False):
+    """Of a fuzz test: the finding whose program the code is of. In ``--regional-report=DIR/``: the path for others.
+
+    ``file`` is relative to the repository where the directory is in it.
+    """
+
+    finding: str
+    file: str
+
+
+class CodeLine(_SomeCodeLines):
     """A line of generated code: the file that is kept, the line from 1, and what is on it."""
 
     path: str

@@ -13,13 +13,16 @@ from pytest_regional._text import encodable, plural, printable
 from pytest_regional.report import step_summary
 from pytest_regional.report.document import RunReport
 from pytest_regional.report.facts import Facts
-from pytest_regional.report.problems import bad_tests, message_and_blame, title_of
+from pytest_regional.report.problems import bad_tests, kept_code, message_and_blame, title_of
 
 #: GitHub shows that many errors of a step.
 MOST = 10
 
 #: Of what went wrong, lines and characters of each; an annotation is 64 KB at most, and its title 255 characters.
 _LINES, _CHARACTERS, _TITLE = 12, 2_000, 255
+
+#: Lines of generated code that are named; the first are the most likely ones.
+_CODE_LINES = 3
 
 
 def annotations_of(facts: Sequence[Facts]) -> Iterator[str]:
@@ -49,7 +52,8 @@ def _properties(fact: Facts) -> dict[str, str]:
 
 def _message(fact: Facts) -> str:
     rerun = [f"rerun: {fact['rerun']}"] if fact.get("rerun") else []
-    return "\n".join([*(line[:_CHARACTERS] for line in message_and_blame(fact, _LINES)), *rerun])
+    code = [f"generated code: {one['file']}:{one['line']}: {one['what']}" for one in kept_code(fact)[:_CODE_LINES]]
+    return "\n".join([*(line[:_CHARACTERS] for line in (*message_and_blame(fact, _LINES), *code)), *rerun])
 
 
 def _command(properties: dict[str, str], message: str) -> str:

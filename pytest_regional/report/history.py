@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,17 @@ class TimedRun:
         passed = [fact for fact in report.tests if fact["outcome"] == "passed" and "compile_times" in fact]
         tests = {key_of(fact): fact["compile_times"] for fact in passed}
         return TimedRun(report.created, report.versions, report.machine, tests)
+
+    def on(self, clock: str) -> TimedRun:
+        """Return the run with the times of one clock, of :data:`CLOCK_NAMES`, and the tests that have some.
+
+        Runs of earlier versions have none on the CPU clock.
+        """
+        if clock == "wall":
+            return self
+        timed = {key: times for key, times in self.tests.items() if clock in times}
+        tests = {key: {**times[clock], "not_measured": times["not_measured"]} for key, times in timed.items()}
+        return replace(self, tests=tests)
 
 
 def append(report: RunReport, path: Path) -> None:

@@ -1,13 +1,14 @@
 """How long the phases of a test's compiles took, as plain data of its facts.
 
 Documented shape: ``phases`` (seconds by phase), ``regions`` (of the slowest graphs and regions, seconds by phase), and
-``not_measured`` (phases that the installed torch does not tell from others).
+``not_measured`` (phases that the installed torch does not tell from others). These are of the time that passes; ``cpu``
+has ``phases`` and ``regions`` on the CPU clock.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,31 +21,37 @@ REGIONS = 12
 _DIGITS = 5
 
 
-def new_listener(regional: Regional) -> PhaseListener:
-    """Return what measures the compiles of a test, once its clock runs."""
+def new_listeners(regional: Regional) -> dict[str, PhaseListener]:
+    """Return what measures the compiles of a test, by the name of its clock, once these clocks run."""
+    from pytest_regional.harness.compile_times.measuring import CLOCKS
     from pytest_regional.harness.observe.phases import PhaseListener
 
-    listener = PhaseListener(regional._observer)
-    regional._observer.listeners.append(listener)
-    return listener
+    listeners = {name: PhaseListener(regional._observer, now) for name, now in CLOCKS.items()}
+    regional._observer.listeners.extend(listeners.values())
+    return listeners
 
 
-def facts_of(listener: PhaseListener) -> dict[str, Any]:
-    """Return what a report holds of the test that ``listener`` measured."""
+def facts_of(listeners: Mapping[str, PhaseListener]) -> dict[str, Any]:
+    """Return what a report holds of the test that ``listeners`` measured."""
     from pytest_regional._torch.compile_phases import unmeasured
 
+    wall = listeners["wall"].clock.seconds
+    totals: dict[str, float] = defaultdict(float)
+    for (_, what), seconds in wall.items():
+        totals[what] += seconds
+    slowest = sorted(filter(None, totals), key=lambda what: -totals[what])[:REGIONS]
+    by_clock = {name: _by_phase(listener.clock.seconds, slowest) for name, listener in listeners.items()}
+    return {**by_clock["wall"], "cpu": by_clock["cpu"], "not_measured": sorted(unmeasured())}
+
+
+def _by_phase(measured: Mapping[tuple[str, str], float], regions: Sequence[str]) -> dict[str, Any]:
     phases: dict[str, float] = defaultdict(float)
-    regions: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for (phase, what), seconds in listener.clock.seconds.items():
+    by_region: dict[str, dict[str, float]] = {what: defaultdict(float) for what in regions}
+    for (phase, what), seconds in measured.items():
         phases[phase] += seconds
-        if what:
-            regions[what][phase] += seconds
-    slowest = sorted(regions, key=lambda what: -sum(regions[what].values()))[:REGIONS]
-    return {
-        "phases": _rounded(phases),
-        "regions": {what: _rounded(regions[what]) for what in slowest},
-        "not_measured": sorted(unmeasured()),
-    }
+        if what in by_region:
+            by_region[what][phase] += seconds
+    return {"phases": _rounded(phases), "regions": {what: _rounded(found) for what, found in by_region.items()}}
 
 
 def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_regional.report.document import BAD, OUTCOMES, column_of
-from pytest_regional.report.facts import Facts
+from pytest_regional.report.facts import CodeLine, Facts
 
 
 def bad_tests(facts: Iterable[Facts]) -> list[Facts]:
@@ -28,6 +28,14 @@ def blame_of(fact: Facts) -> list[str]:
     """Return what is to blame, a sentence each; nothing where it was not looked for or not found."""
     sentences = [one["sentence"] for one in fact.get("culprits", ())]
     return sentences or [one for one in (fact.get("blame"),) if one]
+
+
+def kept_code(fact: Facts) -> list[CodeLine]:
+    """Return the lines of generated code that the failure concerns, of files in ``--regional-report=DIR/`` alone.
+
+    Others are in pytest's directory for temporary files, where nobody finds them who reads a report elsewhere.
+    """
+    return [one for one in fact.get("generated_code", ()) if "file" in one]
 
 
 def message_of(fact: Facts, lines: int) -> str:

@@ -19,6 +19,9 @@ from pytest_regional._files import bytes_of
 #: The largest count, and the largest number, that a report holds.
 MOST, LARGEST = 2**63 - 1, 1e300
 
+#: What becomes of a golden in a run. Of several runs, or tests, the first of these that one says.
+GOLDEN_STATES = ("changed", "missing", "not written", "written", "same", "removed", "unused")
+
 #: How deep lists and tables stand in each other, at most, in what ``json`` gives: a report needs eight levels.
 _DEPTH = 40
 
@@ -160,6 +163,11 @@ def _scalar(value: Any, where: str) -> None:
         _number(value, where)
 
 
+def _state(value: Any, where: str) -> None:
+    if value not in GOLDEN_STATES:
+        _wrong(where, value, f"one of {', '.join(GOLDEN_STATES)}")
+
+
 def _maybe(shape: _Shape) -> _Shape:
     return lambda value, where: None if value is None else shape(value, where)
 
@@ -241,7 +249,9 @@ _FINDING = _record(
 _EXPERIMENT = _record(changed=_text, outcome=_text, seconds=_number)
 _CULPRIT = _record(sentence=_text, first_wrong=_text, experiments=_list(_EXPERIMENT))
 #: How long the phases of a test's compiles took.
-_COMPILE_TIMES = _record(phases=_table(_seconds), regions=_table(_table(_seconds)), not_measured=_list(_text))
+_ON_A_CLOCK = {"phases": _table(_seconds), "regions": _table(_table(_seconds))}
+_COMPILE_TIMES = _record(("cpu",), **_ON_A_CLOCK, cpu=_record(**_ON_A_CLOCK), not_measured=_list(_text))
+_CODE_LINE = _record(("finding", "file"), path=_text, line=_count, what=_text, finding=_text, file=_text)
 _TEST = _record(
     ("culprits", "phase", "blame", "file", "line", "message", "rerun", "shard", "compile_times", "generated_code"),
     version=_count,
@@ -267,11 +277,12 @@ _TEST = _record(
     message=_text,
     rerun=_text,
     shard=_count,
-    generated_code=_list(_record(path=_text, line=_count, what=_text)),
+    generated_code=_list(_CODE_LINE),
     compile_times=_COMPILE_TIMES,
 )
+_GOLDEN = _record(file=_text, test=_text, backend=_text, name=_text, device=_text, state=_state)
 _RUN = _record(
-    ("lost_workers", "merged_from"),
+    ("lost_workers", "merged_from", "goldens"),
     created=_text,
     versions=_table(_text),
     machine=_table(_scalar),
@@ -279,6 +290,7 @@ _RUN = _record(
     tests=_list(_TEST),
     lost_workers=_count,
     merged_from=_count,
+    goldens=_list(_GOLDEN),
 )
 _LINE = _record(
     version=_count,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -16,7 +16,7 @@ from urllib.parse import quote
 from pytest_regional._files import dumps
 from pytest_regional._text import encodable, printable
 from pytest_regional.report.document import RunReport
-from pytest_regional.report.problems import FoundDefect, findings_of
+from pytest_regional.report.problems import FoundDefect, findings_of, kept_code
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
@@ -72,14 +72,17 @@ def _result(defect: FoundDefect, rules: Sequence[str]) -> dict[str, Any]:
     fact, script = defect.fact, defect.script
     rerun = f"\nrerun: {fact['rerun']}" if fact.get("rerun") else ""
     title = encodable(printable(str(defect.found["title"])))
-    related = [{"id": 1, **_location(script, 1), "message": {"text": "The script that shows it"}}]
+    related = [(script, 1, "The script that shows it"), *_code_of(defect)]
     return {
         "ruleId": defect.oracle,
         "ruleIndex": rules.index(defect.oracle),
         "level": "error",
         "message": {"text": f"{title}\nScript: {script}{rerun}"},
         "locations": [_location(*defect.place)],
-        "relatedLocations": related,
+        "relatedLocations": [
+            {"id": number, **_location(path, line), "message": {"text": text}}
+            for number, (path, line, text) in enumerate(related, 1)
+        ],
         "partialFingerprints": fingerprints_of(defect),
         "properties": {
             "backend": fact["backend"],
@@ -88,6 +91,13 @@ def _result(defect: FoundDefect, rules: Sequence[str]) -> dict[str, Any]:
             "hits": defect.hits,
         },
     }
+
+
+def _code_of(defect: FoundDefect) -> Iterator[tuple[str, int, str]]:
+    """Yield lines of the code that was generated for the program of a finding, if its file is kept."""
+    for one in kept_code(defect.fact):
+        if one.get("finding") == defect.found["name"]:
+            yield one["file"], one["line"], f"Generated code: {one['what']}"
 
 
 def _location(path: str, line: int) -> dict[str, Any]:

@@ -105,6 +105,7 @@ class SlowerTimes:
         phases: of each phase, all tests together.
         regions: of each region and phase, all tests together.
         tests: of each test and phase.
+        clock: that measured them, of :data:`CLOCK_NAMES`.
     """
 
     runs: int = 0
@@ -112,11 +113,13 @@ class SlowerTimes:
     phases: list[Row] = field(default_factory=list)
     regions: list[Row] = field(default_factory=list)
     tests: list[Row] = field(default_factory=list)
+    clock: str = "wall"
 
     def lines(self) -> Iterator[str]:
         """Yield what is certainly slower, below a table of the phases."""
         if self.phases:
-            yield f"compile times, compared with {plural(self.runs, 'run')} before:"
+            named = "compile times on the CPU clock" if self.clock == "cpu" else "compile times"
+            yield f"{named}, compared with {plural(self.runs, 'run')} before:"
             yield from (f"  {row}" for row in self.phases)
         yield from self._list("slower regions", self.regions)
         yield from self._list("slower tests", self.tests)
@@ -142,10 +145,15 @@ class SlowerTimes:
         return [row for row in (*self.phases, *self.regions, *self.tests) if row.phase == phase]
 
 
-def slower_times(earlier: Sequence[TimedRun], new: TimedRun) -> SlowerTimes:
-    """Compare the compile times of ``new`` with those of ``earlier`` runs of the same machine."""
+def slower_times(earlier: Sequence[TimedRun], new: TimedRun, clock: str = "wall") -> SlowerTimes:
+    """Compare the compile times of ``new`` with those of ``earlier`` runs of the same machine, on one clock."""
+    without = sum(bool(run.tests) and not run.on(clock).tests for run in (*earlier, new))
+    earlier, new = [run.on(clock) for run in earlier], new.on(clock)
     alike = [run for run in earlier if run.tests and run.machine == new.machine]
-    found = SlowerTimes(len(alike), list(_notes(earlier, alike, new)))
+    found = SlowerTimes(len(alike), list(_notes(earlier, alike, new)), clock=clock)
+    if without:
+        verbs = "has no times on the CPU clock and is" if without == 1 else "have no times on the CPU clock and are"
+        found.notes.append(f"{plural(without, 'run')} {verbs} not compared")
     if not alike or not new.tests:
         return found
     regions: dict[tuple[str, str], list[tuple[float, float]]] = {}

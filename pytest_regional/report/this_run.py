@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -26,7 +26,12 @@ _PACKAGES = ("pytest-regional", "torch", "triton", "pytest", "pytest-xdist", "hy
 
 
 def report_of(
-    settings: Settings, root: Path, facts: Sequence[Facts], lost_workers: int, unfinished: str = ""
+    settings: Settings,
+    root: Path,
+    facts: Sequence[Facts],
+    goldens: Sequence[Mapping[str, str]],
+    lost_workers: int,
+    unfinished: str = "",
 ) -> RunReport:
     """Return the report of this run.
 
@@ -34,6 +39,7 @@ def report_of(
         settings: of the run.
         root: pytest's root.
         facts: of each marked test.
+        goldens: what became of each golden.
         lost_workers: workers of pytest-xdist that died.
         unfinished: why it did not end as it should have; empty where it did.
     """
@@ -55,6 +61,7 @@ def report_of(
         tests=[_with_scripts(fact, root) for fact in facts],
         lost_workers=lost_workers,
         unfinished=unfinished,
+        goldens=list(goldens),
     )
 
 

@@ -1,10 +1,13 @@
 """Programs that differ in one thing each from ``base``, for ``explain-key``."""
 
+import dataclasses
+
 import torch
 import torch.distributed as dist
 
 from pytest_regional import region
 from pytest_regional._torch.inductor import custom_graph_pass_base
+from pytest_regional.reference.pipeline import Pass
 
 
 def program(name="mlp", last=1, function=torch.relu, inside=True, **annotation):
@@ -246,3 +249,21 @@ def on_mesh():
 
 def on_renamed_mesh():
     return sharded("columns", "others")
+
+
+def without_a_uuid(gm, example_inputs):
+    return gm
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaled(Pass):
+    """A pass with a setting in its uuid."""
+
+    factor: float = 2.0
+    version = 1
+
+    def __call__(self, gm, example_inputs=(), *, graph="forward"):
+        return gm
+
+
+SCALED, THRICE = [Scaled(2.0)], [Scaled(3.0)]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ import torch
 import torch.distributed as dist
 
 from pytest_regional.command_line import main
+from pytest_regional.command_line.explain import passes_of
 from pytest_regional.harness.isolation import isolated
-from pytest_regional.reference import cache_key
+from pytest_regional.reference import cache_key, pipeline
 from tests.command_line import differing
 from tests.warm_process import run_module
 
@@ -365,3 +367,80 @@ def test_help_names_everything(explain_key):
     assert status == 0
     for name in ("--backend", "--dynamic", "--save", "--traceback", "Exit status"):
         assert name in output
+
+
+SCALED, THRICE, NO_UUID = (f"{HERE}:{name}" for name in ("SCALED", "THRICE", "without_a_uuid"))
+INDUCTOR = "--passes=regional_inductor"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "passes", "said"),
+    [
+        ("base", "shape", (INDUCTOR,), "input 0 (argument 0), shape: [3, 4] in A, [5, 4] in B"),
+        ("base", "region_id", (INDUCTOR,), "the annotation of node 2\n    A: "),
+        ("base", "op", (INDUCTOR,), "    A: relu = torch.ops.aten.relu.default(mm)\n    B: sigmoid = "),
+        (
+            "base",
+            "base",
+            (f"--passes={SCALED}", f"--passes={THRICE}"),
+            "pass 'scaled'\n    A: uuid ('scaled', 1, ('factor', 2.0)) on graphs forward",
+        ),
+        ("base", "base", (f"--passes={SCALED}", f"--passes={SCALED},dead_code_elimination"), "the order of the passes"),
+        ("base", "setting", (INDUCTOR,), "torch._inductor.config.max_fusion_size: 64 in A, 8 in B"),
+        ("base", "base", (INDUCTOR, "--partitioner=default", "--partitioner=min_cut"), "the partitioner: default in A"),
+    ],
+    ids=["shape", "region", "op", "setting of a pass", "one pass more", "setting of Inductor", "partitioner"],
+)
+def test_one_difference_of_pipelines_is_named(explain_key, first, second, passes, said):
+    status, output, errors = explain_key(first, second, *passes)
+    assert (status, errors) == (1, "")
+    assert said in output
+    assert "The key lacks" not in output
+
+
+def test_the_key_of_a_pipeline_is_the_one_that_is_used(explain_key, tmp_path, monkeypatch):
+    status, output, _ = explain_key("base", INDUCTOR)
+    used = []
+    module = sys.modules[pipeline.compile.__module__]
+    monkeypatch.setattr(module, "record", lambda key, payload: used.append(key))
+    with isolated(tmp_path, seed=0):
+        fn, args = differing.base()
+        pipeline.compile(fn, args, passes=list(passes_of("regional_inductor")), cache=True)
+    (key,) = used
+    assert status == 0
+    for line in (
+        f"graph 0: key {key}",
+        "  graph: 3 ops: torch.ops.aten.mm.default, torch.ops.aten.relu.default, torch.ops.aten.add.Tensor",
+        "  annotations: 2 annotated nodes",
+        "  inputs: argument 0 float32 [3, 4] strides [4, 1] on cpu; argument 1 float32 [4, 4]",
+        "  passes: the order of the passes regional_inductor",
+        "  options: the partitioner default",
+    ):
+        assert line in output
+
+
+def test_equal_pipelines_share_and_one_without_a_uuid_does_not(explain_key, tmp_path):
+    status, output, _ = explain_key("base", "base", INDUCTOR)
+    assert (status, "they share one result" in output) == (0, True)
+    assert explain_key("base", INDUCTOR, "--save", str(tmp_path / "a.json"))[0] == 0
+    assert explain_key(str(tmp_path / "a.json"), "base", INDUCTOR)[0] == 0
+    status, output, _ = explain_key("base", "base", INDUCTOR, f"--passes={NO_UUID}")
+    assert status == 1
+    assert "graph 0 of B has no key, so nothing is shared: passes without a uuid: 'without_a_uuid'" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("base", "--passes=no_such_pass"), "unknown pass 'no_such_pass'"),
+        (("base", INDUCTOR, INDUCTOR), "--passes is given 2 times, for 1 program"),
+        (("base", "--partitioner=min_cut"), "--partitioner is of a pipeline: give --passes, too"),
+        (("base", INDUCTOR, "--backend=torch"), "--backend and --passes: a pipeline has a key of its own"),
+        (("failing", INDUCTOR), "failing cannot be captured: "),
+    ],
+)
+def test_wrong_arguments_of_a_pipeline_are_an_error(explain_key, arguments, message):
+    status, output, errors = explain_key(*arguments)
+    assert (status, output) == (2, "")
+    assert message in errors
+    assert "Traceback" not in errors

@@ -130,6 +130,24 @@ def test_compare_fails_where_a_phase_is_slower_than_its_limit(tmp_path, capsys):
     assert main(["compare", new, old, "--fail-slower=passes:20%"]) == 0
 
 
+def test_compare_takes_either_clock(tmp_path, capsys):
+    old, new = (tmp_path / name for name in ("old.json", "new.json"))
+    for path, cpu in ((old, 0.1), (new, 0.3)):
+        timed = RunReport.read(Path(timed_report(tmp_path, path.name)))
+        for one in timed.tests:
+            both = {"phases": {"passes": cpu}, "regions": {}}
+            one["compile_times"]["cpu"] = both
+        timed.write(path)
+    arguments = ["compare", str(old), str(new), "--fail-slower=passes:20%"]
+    assert main(arguments) == 0
+    assert main([*arguments, "--clock=wall"]) == 0
+    assert main([*arguments, "--clock=cpu"]) == 1
+    assert "compile times on the CPU clock, compared with 1 run before:" in capsys.readouterr().out
+    before = timed_report(tmp_path, "before.json")
+    assert main(["compare", before, str(new), "--fail-slower=20%", "--clock=cpu"]) == 2
+    assert "1 run has no times on the CPU clock and is not compared" in capsys.readouterr().err
+
+
 def test_compare_reads_a_history(tmp_path, capsys):
     path = tmp_path / "times.jsonl"
     for seconds in (0.1, 0.11, 0.09, 0.1, 0.1):

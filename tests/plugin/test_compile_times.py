@@ -44,6 +44,10 @@ def test_a_report_holds_phases_of_each_test(downstream, pytester):
     assert times["not_measured"] == []
     assert 0.25 < times["phases"]["passes"] < 0.5
     assert {"dynamo", "aot_autograd", "inductor", "cache"} <= set(times["phases"])
+    # The pass sleeps, which takes no processor.
+    assert 0 < times["cpu"]["phases"]["passes"] < 0.25
+    assert times["cpu"]["phases"]["dynamo"] > 0
+    assert set(times["cpu"]["regions"]) == set(times["regions"])
     assert set(times["regions"]) == {"region mlp of the inference graph", "the inference graph"}
     # Of what it compiled again and again only the first counts, as with counters.
     once, phases = sum(checks["compile_times"]["phases"].values()), times["phases"]

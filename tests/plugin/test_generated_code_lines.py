@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.report.schemas import SARIF, check, published
+
 SOURCE = """
     from torch.fx.traceback import annotate
 
@@ -129,3 +131,49 @@ def test_with_a_directory_for_failed_tests_the_path_is_in_it(downstream, pyteste
         assert "cpp_fused" in line_at(launch)
         failure = (launch[0].parent.parent / "failure.txt").read_text(encoding="utf-8")
         assert places(failure)[0] == launch
+
+
+FUZZED = """
+    from torch._inductor.compile_fx import compile_fx
+    from pytest_regional.fuzz.campaign import Programs
+    from pytest_regional.fuzz.model.arguments import TensorInput
+    from pytest_regional.fuzz.model.program import Program, Step
+
+    def faulty(gm, inputs):
+        compiled = compile_fx(gm, inputs)
+        return compiled if gm.code.count("mm(") < 2 else lambda *args: tuple(-value for value in compiled(*args))
+
+    def programs(seed):
+        x = (TensorInput((4, 4)),)
+        one, other = Step("mm", (0, 0), (), (1,)), Step("mm", (1, 0), (), (2,))
+        while True:
+            yield Program(x, (one,), (1,), training=False)
+            yield Program(x, (one, other), (2,), training=False)
+
+    @pytest.mark.regional_compile(expects_regions=False)
+    def test_any(regional_fuzz, monkeypatch):
+        # Two hundred compiles would say that it cannot be made smaller.
+        monkeypatch.setattr(Programs, "reduce", lambda self, example, still_fails, seconds: example)
+        regional_fuzz.run("native", draw=programs, oracles=("compiles", "parity"))
+"""
+
+
+def test_of_a_fuzz_test_the_code_of_its_finding_is_named(downstream, pytester):
+    """And not that of a program which the campaign checked before or after it."""
+    (pytester.path / ".git").mkdir()
+    options = ("--regional-backend=test_it:faulty", "--regional-blame=off", "--regional-fuzz=5")
+    reports = "--regional-report=r.json,r.sarif,kept/"
+    downstream(FUZZED, *options, *RUN, reports).assert_outcomes(failed=1)
+    (test,) = json.loads((pytester.path / "r.json").read_text(encoding="utf-8"))["tests"]
+    (finding,) = test["fuzz"]["findings"]
+    (place,) = code_of(test)
+    assert line_at(place).startswith("    def call(")
+    assert place[0].read_text(encoding="utf-8").count("extern_kernels.mm(") == 2
+    assert test["generated_code"][0]["finding"] == finding["name"]
+    assert finding["name"] in place[2]
+    log = json.loads((pytester.path / "r.sarif").read_text(encoding="utf-8"))
+    check(log, published(SARIF))
+    (result,) = log["runs"][0]["results"]
+    related = [one["physicalLocation"] for one in result["relatedLocations"]]
+    assert [one["artifactLocation"]["uri"].split("/")[0] for one in related] == ["regional-findings", "kept"]
+    assert related[1]["region"]["startLine"] == place[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import textwrap
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional.harness.goldens.file import GoldenFile
+from pytest_regional.harness.goldens.file import GoldenFile, GoldenKey
+from pytest_regional.report.document import RunReport
 from tests.attacks.test_reruns import RUNS_AGAIN
 from tests.warm_process import run_module
 
@@ -148,6 +150,48 @@ def test_a_run_that_ends_in_a_test_writes_nothing(downstream, written, pytester)
     Path(pytester.path, "die").touch()
     downstream(KILLED, *UPDATE, subprocess=True)
     assert written.read_bytes() == before
+
+
+REPORT = "--regional-report=report.json"
+
+
+def states(pytester):
+    """Return what the report of the run says of each golden."""
+    (pytester.path / ".git").mkdir(exist_ok=True)
+    goldens = RunReport.read(Path(pytester.path, "report.json")).goldens
+    assert {one["file"] for one in goldens} <= {"__goldens__/test_it.txt", "__goldens__/test_gone.txt"}
+    return {str(GoldenKey(one["test"], one["backend"], one["name"])): one["state"] for one in goldens}
+
+
+def test_the_report_lists_goldens(downstream, goldens, pytester):
+    downstream(SOURCE, *ON, REPORT)
+    assert states(pytester) == dict.fromkeys(ALL, "missing")
+    downstream(SOURCE, *UPDATE, REPORT)
+    assert states(pytester) == dict.fromkeys(ALL, "written")
+    downstream(SOURCE, *UPDATE, REPORT)
+    assert states(pytester) == dict.fromkeys(ALL, "same")
+    goldens.with_name("test_gone.txt").write_text(goldens.read_text())
+    changed = GONE.replace("golden(block,", "golden(plain,")
+    downstream(changed, *ON, REPORT)
+    # A test that fails may have stopped before it used the others of its name; those of other names are unused.
+    assert states(pytester) == {ALL[0]: "changed", ALL[1]: "unused", ALL[2]: "unused", " ()": "unused"}
+    downstream(GONE, *UPDATE, REPORT)
+    assert states(pytester) == {ALL[0]: "same", ALL[1]: "removed", ALL[2]: "removed", " ()": "removed"}
+    downstream("def test_nothing(): pass", *ON, REPORT, "-k", "nothing")
+    assert states(pytester) == {ALL[0]: "unused"}
+
+
+def test_the_report_of_workers_lists_goldens(downstream, written, pytester):
+    changed = SOURCE.replace("pair(regional, n)", "pair(regional, n + n % 2)")
+    downstream(changed, *ON, REPORT, "-n2", subprocess=True).assert_outcomes(passed=2, failed=1)
+    assert states(pytester) == {ALL[0]: "same", ALL[1]: "same", ALL[2]: "changed"}
+    downstream(changed + "        assert n == 2\n", *UPDATE, REPORT, "-n2", subprocess=True)
+    assert states(pytester) == {ALL[0]: "same", ALL[1]: "same", ALL[2]: "not written"}
+
+
+def test_a_report_without_goldens_is_as_it_was(downstream, pytester):
+    downstream("@pytest.mark.regional_compile(expects_regions=False)\ndef test_it(regional): pass", *ON, REPORT)
+    assert "goldens" not in json.loads(Path(pytester.path, "report.json").read_text())
 
 
 def test_refused_where_ci_is_set(downstream, goldens, monkeypatch):

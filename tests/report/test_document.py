@@ -39,6 +39,11 @@ def whole(*tests, **more):
     return json.dumps({"version": 1, "tests": tests, **about, **more})
 
 
+def golden(state, test="test_it", **about):
+    file = "tests/__goldens__/test_it.txt"
+    return {"file": file, "test": test, "backend": "torch", "name": "", "device": "cpu", "state": state, **about}
+
+
 def test_what_is_written_is_read(tmp_path):
     written = report(fact("a", region_compiles=2), fact("b", "failed"), lost_workers=1)
     path = tmp_path / "new" / "report.json"
@@ -63,6 +68,8 @@ def test_what_is_written_is_read(tmp_path):
         (whole({**fact("t"), "culprits": [{}]}), r"tests\[0\].culprits\[0\] lacks experiments, first_wrong, sentence"),
         (whole(fact("a", "well")), r"tests\[0\].outcome is 'well', expected one of the endings"),
         (whole(fact("a", cache_hits=1.5)), r"tests\[0\].counters.cache_hits is 1.5, expected a whole number"),
+        (whole(fact("a"), goldens=[{"file": 1}]), r"goldens\[0\] lacks backend, device, name, state, test"),
+        (whole(fact("a"), goldens=[golden("well")]), r"goldens\[0\].state is 'well', expected one of changed, "),
         (whole(fact("a"), fact("a", "failed")), r"tests\[1\] stands there twice: 'a'"),
     ],
 )
@@ -77,6 +84,40 @@ def test_an_invalid_report_is_an_error(tmp_path, text, said):
 
 def test_every_outcome_has_its_place_in_a_table():
     assert sorted(SHOWN) == sorted(OUTCOMES)
+
+
+def test_goldens_are_read_and_a_report_without_them_is_as_before(tmp_path):
+    path = tmp_path / "report.json"
+    report(fact("a"), goldens=[golden("same")]).write(path)
+    assert RunReport.read(path).goldens == [golden("same")]
+    report(fact("a")).write(path)
+    assert "goldens" not in json.loads(path.read_text())
+    assert RunReport.read(path).goldens == []
+
+
+def test_of_a_golden_in_several_reports_what_a_test_found_is_kept():
+    whole = merged(
+        [
+            report(goldens=[golden("unused"), golden("same", "test_b")]),
+            report(goldens=[golden("same"), golden("changed", "test_b")]),
+            report(),
+        ]
+    )
+    assert whole.goldens == [golden("same"), golden("changed", "test_b")]
+
+
+def test_what_became_of_goldens_is_compared():
+    states = [("same", "changed"), ("written", "same"), ("same", "unused"), ("same", "same")]
+    old, new = (
+        report(goldens=[golden(state, f"test_{name}") for name, state in zip("abcd", both, strict=True)])
+        for both in zip(*states, strict=True)
+    )
+    assert list(compared(old, new).lines()) == [
+        "goldens (2):",
+        "  tests/__goldens__/test_it.txt, test_a (torch) on cpu: changed, same before",
+        "  tests/__goldens__/test_it.txt, test_c (torch) on cpu: unused, same before",
+    ]
+    assert list(compared(report(), new).lines()) == [], "an old report says nothing of them"
 
 
 def test_shards_make_one_report():

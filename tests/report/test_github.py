@@ -78,6 +78,19 @@ def test_an_annotation_stands_at_the_line_and_says_what_is_wrong_to_blame_and_to
     ]
 
 
+CODE = [
+    {"path": "/w/kept/a/00.py", "line": 98, "what": "kernel cpp_fused_0 computes aten.sin", "file": "kept/a/00.py"},
+    {"path": "/tmp/b/00.py", "line": 7, "what": "the code of the forward graph"},
+]
+
+
+def test_an_annotation_names_generated_code_that_is_kept():
+    (found,) = map(read, annotations_of([failed("test_a", generated_code=CODE)]))
+    check(found, ANNOTATION)
+    assert "generated code: kept/a/00.py:98: kernel cpp_fused_0 computes aten.sin\nrerun: " in found["message"]
+    assert "/tmp" not in found["message"]
+
+
 def test_of_a_test_outside_of_the_repository_no_place_is_named():
     (found,) = map(read, annotations_of([failed("test_a", file="")]))
     assert "path" not in found

@@ -30,6 +30,21 @@ def test_what_is_appended_is_read(tmp_path):
     assert second == history.TimedRun.of(report(timed("a", passes=0.7), torch="2.15.0"))
 
 
+def test_cpu_times_are_read_where_there_are_some(tmp_path):
+    path = tmp_path / "times.jsonl"
+    new = timed("a", passes=0.5)
+    new["compile_times"]["cpu"] = {"phases": {"passes": 0.2}, "regions": {"region mlp": {"passes": 0.2}}}
+    history.append(report(timed("a", passes=0.5)), path)
+    history.append(report(new), path)
+    old, new_run = (run.on("cpu").tests for run in history.read(path))
+    assert old == {}
+    assert new_run["a", "reference", "cpu"]["phases"] == {"passes": 0.2}
+    new["compile_times"]["cpu"] = {"phases": {}}
+    history.append(report(new), path)
+    with pytest.raises(ReportError, match=r"line 3 .*tests\[0\].compile_times.cpu lacks regions"):
+        history.read(path)
+
+
 def test_a_run_that_did_not_finish_or_measured_nothing_leaves_no_line(tmp_path):
     path = tmp_path / "times.jsonl"
     history.append(report(timed("a", passes=0.5), unfinished="interrupted"), path)

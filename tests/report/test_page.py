@@ -252,3 +252,11 @@ def test_what_is_to_blame_is_in_the_page():
     assert "The first wrong value: gelu (model.py:41)" in made
     assert "<td>nothing</td><td>the same</td><td>0.2</td>" in made
     assert "<td>without any lowering</td><td>fixed</td><td>1.0</td>" in made
+
+
+def test_generated_code_that_is_kept_is_in_the_page():
+    kept = {"path": "/w/kept/<a>/00.py", "line": 98, "what": "kernel cpp_fused_0", "file": "kept/<a>/00.py"}
+    temporary = {"path": "/tmp/b/00.py", "line": 7, "what": "the code of the forward graph"}
+    text = html_of(report({**fact("a", "failed"), "generated_code": [kept, temporary]}))
+    assert "Generated code: <code>kept/&lt;a&gt;/00.py:98</code> kernel cpp_fused_0" in text
+    assert text.count("Generated code: ") == 1

@@ -57,6 +57,25 @@ def test_a_finding_is_shown_at_its_fuzz_test_and_names_its_script():
     assert "rerun: pytest" in result["message"]["text"]
 
 
+def test_a_finding_names_the_code_of_its_program_that_is_kept():
+    code = {"line": 72, "what": "the code", "path": "/w/kept/a b/00.py"}
+    lines = [
+        {**code, "finding": "n", "file": "kept/a b/00.py"},
+        {**code, "finding": "m", "file": "kept/other.py"},
+        {**code, "finding": "n"},
+        {**code, "finding": "n", "file": "/elsewhere/00.py"},
+    ]
+    log = log_of(report({**fuzzed(finding("n")), "generated_code": lines}))
+    check(json.loads(json.dumps(log)), published(SARIF))
+    (result,) = results_of(log)
+    related = [one["physicalLocation"] for one in result["relatedLocations"][1:]]
+    assert [(one["artifactLocation"], one["region"]["startLine"]) for one in related] == [
+        ({"uri": "kept/a%20b/00.py", "uriBaseId": "%SRCROOT%"}, 72),
+        ({"uri": "/elsewhere/00.py"}, 72),
+    ]
+    assert [one["id"] for one in result["relatedLocations"]] == [1, 2, 3]
+
+
 def test_a_finding_of_an_installed_suite_is_shown_at_its_script():
     elsewhere = {**fuzzed(finding("n")), "file": ""}
     (result,) = results_of(log_of(report(elsewhere)))

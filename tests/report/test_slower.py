@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -80,6 +81,48 @@ def test_another_machine_is_not_compared_and_another_torch_is_named():
     alone = slower_times([run(draw, machine="two")], run(draw))
     assert not alone.phases
     assert alone.notes == ["compile times of 1 run on another machine are not compared"]
+
+
+def with_cpu(timed, factor=1.0):
+    """Return the run with CPU times, which are ``factor`` of the time that passed."""
+
+    def scaled(phases):
+        return {name: factor * seconds for name, seconds in phases.items()}
+
+    tests = {
+        key: {
+            **times,
+            "cpu": {
+                "phases": scaled(times["phases"]),
+                "regions": {what: scaled(phases) for what, phases in times["regions"].items()},
+            },
+        }
+        for key, times in timed.tests.items()
+    }
+    return replace(timed, tests=tests)
+
+
+def test_either_clock_is_compared():
+    draw = random.Random(6)
+    earlier = [with_cpu(run(draw)), with_cpu(run(draw))]
+    busy = with_cpu(run(draw, slow=[(None, MLP, "passes", 3)]), 0.3)
+    limit = Limit.of("passes:20%")
+    assert slower_times(earlier, busy).beyond(limit)
+    assert not slower_times(earlier, busy, "cpu").beyond(limit)
+    slow = with_cpu(run(draw), 2)
+    assert not slower_times(earlier, slow).beyond(limit)
+    found = slower_times(earlier, slow, "cpu")
+    assert {row.what for row in found.beyond(limit)} >= {"20 tests", MLP}
+    assert next(found.lines()) == "compile times on the CPU clock, compared with 2 runs before:"
+
+
+def test_runs_that_know_no_cpu_times_are_not_compared_on_that_clock():
+    draw = random.Random(7)
+    found = slower_times([run(draw), with_cpu(run(draw))], with_cpu(run(draw)), "cpu")
+    assert (found.runs, found.notes) == (1, ["1 run has no times on the CPU clock and is not compared"])
+    none = slower_times([with_cpu(run(draw))], run(draw), "cpu")
+    assert not none.phases
+    assert "1 run has no times on the CPU clock and is not compared" in none.notes
 
 
 def test_a_phase_that_one_torch_does_not_measure_is_left_out():

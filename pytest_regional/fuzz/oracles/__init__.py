@@ -148,6 +148,7 @@ class _Checking:
         self.held: list[str] = []
         self.found: list[OracleViolationError] = []
         self.spent: dict[str, float] = {}
+        self._mark = len(regional._observer.sources)
         boundaries = (
             any(oracle.name == "region_boundary" for oracle in oracles) and "region_boundary" not in self.skipped
         )
@@ -186,6 +187,8 @@ class _Checking:
             self.held.append(oracle.name)
 
     def _broken(self, oracle: Oracle, error: OracleViolationError) -> None:
+        made = self.regional._observer.sources[self._mark :]
+        error.sources = tuple({source.text: source for source in made}.values())
         refused = unsupported_reason(self.regional, error)
         if not refused and oracle.name in ("compiles", "parity"):
             error.without_backend = parity.goes_wrong_without_backend(self.example, error)

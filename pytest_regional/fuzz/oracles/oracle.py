@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from pytest_regional.harness.parity.report import Mismatch
 
 if TYPE_CHECKING:
     from pytest_regional.fuzz.oracles.example_run import ExampleRun
+    from pytest_regional.harness.record import GeneratedSource
 
 
 class OracleViolationError(RegionalError, AssertionError):
@@ -28,10 +29,12 @@ class OracleViolationError(RegionalError, AssertionError):
         without_backend: whether the same goes wrong with AOTAutograd alone (``aot_eager``), which compiles nothing:
             then it is a defect of capture, and no backend can help it. Told for ``compiles`` and ``parity``.
         culprit: the step of the compile that is to blame; of what a campaign found, once it is reduced.
+        sources: the code that was generated for the program.
     """
 
     without_backend = False
     culprit: Culprit | None = None
+    sources: Sequence[GeneratedSource] = ()
 
     def __init__(
         self, oracle: str, stage: str, detail: str, *, origin: str, region: str | None = None, program: str = ""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional._errors import RegionalError
+from pytest_regional._phase_names import CLOCK_NAMES
 from pytest_regional._text import unknown_name
 from pytest_regional._torch.compile_phases import unmeasured
 from pytest_regional.harness import isolation
@@ -33,8 +34,8 @@ def _cpu_seconds() -> float:
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
-#: ``wall`` is the time that passes, ``cpu`` what the compile takes of processors, which other load changes less.
-CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": _cpu_seconds}
+#: What reads each of :data:`CLOCK_NAMES`, in seconds.
+CLOCKS: dict[str, Callable[[], float]] = dict(zip(CLOCK_NAMES, (time.perf_counter, _cpu_seconds), strict=True))
 
 
 def checked_clock(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,13 +59,15 @@ class UsedGolden:
         key: which one.
         device: the class of the device.
         version: of torch.
-        text: what is to be written; ``None`` where the golden is as it should be.
+        text: what is to be written; ``None`` where goldens are compared with, or the golden is as it should be.
+        state: ``same``, ``changed`` or ``missing``: how it compares with what the file holds.
     """
 
     key: GoldenKey
     device: str
     version: Version
     text: Text | None = None
+    state: str = "same"
 
 
 @dataclass
@@ -119,7 +121,6 @@ def assert_golden(
     if goldens.update:
         _note(goldens, file, used, text)
     else:
-        goldens.used[name] = used
         _compare(goldens, file, used, text)
     return record
 
@@ -146,7 +147,8 @@ def _note(goldens: GoldensOfTest, file: GoldenFile, used: UsedGolden, text: Text
     """Note what the golden is from now on."""
     earlier = goldens.used.get(used.key.name)
     holding = file.holding(used.key, used.device, used.version)
-    new = UsedGolden(used.key, used.device, used.version, None if holding and holding[1].text == text else text)
+    state = _state(holding, text)
+    new = replace(used, text=None if state == "same" else text, state=state)
     if earlier is not None and earlier != new:
         raise GoldenNameError(
             f"two goldens of {used.key.test} differ and have one name, {used.key.name!r}: give each its own, name=..."
@@ -157,11 +159,19 @@ def _note(goldens: GoldensOfTest, file: GoldenFile, used: UsedGolden, text: Text
 def _compare(goldens: GoldensOfTest, file: GoldenFile, used: UsedGolden, text: Text) -> None:
     __tracebackhide__ = True
     holding = file.holding(used.key, used.device, used.version)
+    state = _state(holding, text)
+    goldens.used[used.key.name] = replace(used, state=state)
     if holding is None:
         raise MissingGoldenError(_missing(goldens, file, used))
     version, entry = holding
-    if entry.text != text:
+    if state == "changed":
         raise GoldenError(_otherwise(goldens, used, version, entry, text), in_full(entry.text, text))
+
+
+def _state(holding: tuple[Version, Entry] | None, text: Text) -> str:
+    if holding is None:
+        return "missing"
+    return "same" if holding[1].text == text else "changed"
 
 
 def _missing(goldens: GoldensOfTest, file: GoldenFile, used: UsedGolden) -> str:

@@ -156,11 +156,15 @@ def _save(key: str, compiled: Compiled) -> None:
         count_outcome("saved")
 
 
-def _text(gm: torch.fx.GraphModule) -> str:
+def code_of(gm: torch.fx.GraphModule) -> str:
     """Return the code of ``gm`` and its bodies, without comments, which name the user's files."""
     text = gm.print_readable(print_output=False, include_stride=True, include_device=True, expanded_def=True)
     lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    return "\n".join(lines)
+
+
+def _text(gm: torch.fx.GraphModule) -> str:
+    return hashlib.sha256(code_of(gm).encode()).hexdigest()
 
 
 def _constants(gm: torch.fx.GraphModule) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import hashlib
@@ -17,6 +18,7 @@ import torch.fx
 from torch.fx.node import map_arg
 
 from pytest_regional._errors import RegionalError
+from pytest_regional._torch.compile_phases import logged
 from pytest_regional._torch.dynamo import restart_exceptions
 from pytest_regional._torch.operators import returns_nothing
 from pytest_regional._torch.pytree import flatten, map_leaves
@@ -173,6 +175,11 @@ class PassPipeline:
         """The enabled passes that have no uuid, so that the pipeline has none."""
         return tuple(one.name for one in self._passes if one.uuid() is None)
 
+    @property
+    def uuids(self) -> dict[str, tuple[tuple[str, ...], Hashable | None]]:
+        """Of each enabled pass, in order, the kinds of graphs and the uuid: what the pipeline's uuid is made of."""
+        return {one.name: (one.graphs, one.uuid()) for one in self._passes}
+
     def names_on(self, graph: str) -> tuple[str, ...]:
         """Return the names of the enabled passes that run on ``graph``, in order."""
         return tuple(one.name for one in self._on(checked_kind(graph)))
@@ -189,7 +196,7 @@ class PassPipeline:
         Raises:
             PassUuidError: a pass whose uuid is empty, changes, or means nothing in another process.
         """
-        parts = [(one.name, one.graphs, one.uuid()) for one in self._passes]
+        parts = [(name, *said) for name, said in self.uuids.items()]
         if any(uuid is None for *_, uuid in parts):
             return None
         return hashlib.sha256(repr(stable_form(("pipeline", *parts))).encode()).hexdigest()
@@ -267,7 +274,9 @@ class _Run:
         before, without = Interface.of(self.result), names_without_value(self.result)
         began = time.perf_counter()
         try:
-            returned = one.call(self.result, self.example_inputs, self.graph)
+            # What a terminal pass does is a compile, whose steps PyTorch logs.
+            with contextlib.nullcontext() if one.terminal else logged("regional.passes"):
+                returned = one.call(self.result, self.example_inputs, self.graph)
             seconds = time.perf_counter() - began
             self.result = self._checked(one, returned)
             if not one.terminal:

@@ -12,6 +12,7 @@ from typing import Any
 from pytest_regional._files import dumps
 from pytest_regional.report.document import BAD, OUTCOMES, SHOWN, RunReport, column_of, counter_totals, worst_margin
 from pytest_regional.report.facts import Facts
+from pytest_regional.report.problems import kept_code
 
 
 def positions(nodes: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
@@ -208,6 +209,7 @@ def html_of(report: RunReport) -> str:
         bad=sum(fact["outcome"] in BAD for fact in tests),
         totals=_totals(tests),
         is_bad=BAD.__contains__,
+        kept_code=kept_code,
         style=(_FOLDER / "report.css").read_text(encoding="utf-8"),
         script=(_FOLDER / "report.js").read_text(encoding="utf-8"),
         failures=_failures(tests),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+from pytest_regional._goldens import path_of
 from pytest_regional._torch.vetoes import vetoing
+from pytest_regional.harness.goldens.difference import sentences
 from pytest_regional.harness.goldens.file import GoldenFile, GoldenKey
 from pytest_regional.testing import regional
 from suites.models.layers import SwiGLU, in_region, rotate
@@ -18,25 +21,33 @@ from suites.models.llama import BATCH, HEAD_SIZE, HEADS, HIDDEN, KV_HEADS, LENGT
 
 from .writing import difference, write
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
-GOLDENS = HERE / "__goldens__" / "llama_block.txt"
+ROOT = Path(__file__).parents[3]
+SUITE = ROOT / "suites" / "models" / "test_llama_goldens.py"
 
 
 def test_goldens_hold_under_this_torch():
-    """They are kept for 2.11, 2.13 and 2.15; the workflow runs this with each."""
-    options = ("--regional-backend=reference,inductor", "--regional-device=cpu", "-p", "no:cacheprovider", "-q")
-    command = [sys.executable, "-m", "pytest", *options, str(HERE / "llama_block.py")]
+    """They are kept for 2.11, 2.13 and 2.15."""
+    options = ("--regional-backend=reference,torch", "--regional-device=cpu", "-n0", "-p", "no:cacheprovider", "-q")
+    command = [sys.executable, "-m", "pytest", *options, str(SUITE)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert "2 passed" in done.stdout, done.stdout
 
 
 def test_only_what_is_otherwise_is_there_twice():
-    file = GoldenFile.read(GOLDENS)
-    whole, regions = (GoldenKey("test_llama_block", backend) for backend in ("inductor", "reference"))
-    assert list(file.goldens[regions]["cpu"]) == [(2, 11)], "the same under each"
+    file = GoldenFile.read(path_of(SUITE))
+    whole, *regions = (GoldenKey("test_llama_block", backend) for backend in ("inductor", "reference", "torch"))
+    assert [list(file.goldens[key]["cpu"]) for key in regions] == [[(2, 11)]] * 2, "the same under each"
     assert list(file.goldens[whole]["cpu"]) == [(2, 11), (2, 13)], "the gradient of SiLU is decomposed otherwise"
     assert file.holding(whole, "cpu", (2, 15)) == file.holding(whole, "cpu", (2, 13))
+
+
+def test_the_documentation_shows_what_a_new_version_changed():
+    entries = GoldenFile.read(path_of(SUITE)).goldens[GoldenKey("test_llama_block", "inductor")]["cpu"]
+    said = "".join(f"  {line}\n" for line in sentences(entries[2, 11].text, entries[2, 13].text))
+    headers = [line for line in path_of(SUITE).read_text("utf-8").splitlines() if re.match("--- .* from torch", line)]
+    page = (ROOT / "docs" / "goldens.md").read_text("utf-8")
+    assert f"cpu):\n{said}If that is intended" in page
+    assert "".join(f"{line}\n...\n" for line in headers if "below the graph" not in line) in page
 
 
 class WithGelu(SwiGLU):
@@ -44,7 +55,27 @@ class WithGelu(SwiGLU):
         return nn.functional.gelu(x @ self.gate.T) * (x @ self.up.T) @ self.down.T
 
 
-class OtherBorder(LlamaBlock):
+def attention_without_repeats(query, key, value):
+    scores = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
+    hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+    return scores.masked_fill(hidden, float("-inf")).softmax(-1) @ value
+
+
+class RepeatsOutside(LlamaBlock):
+    """Keys and values are repeated for their queries before the region."""
+
+    def _attend(self, x):
+        batch, length, _ = x.shape
+        heads = (x @ self.qkv.T).view(batch, length, -1, HEAD_SIZE).transpose(1, 2)
+        query, key, value = heads.split((HEADS, KV_HEADS, KV_HEADS), dim=1)
+        query, key = rotate(query, self.cosine, self.sine), rotate(key, self.cosine, self.sine)
+        key, value = (one.repeat_interleave(HEADS // KV_HEADS, 1) for one in (key, value))
+        with in_region("attention"):
+            attended = attention_without_repeats(query, key, value)
+        return attended.transpose(1, 2).reshape(batch, length, -1) @ self.out.T
+
+
+class TransposesInside(LlamaBlock):
     """The transposition after the attention is in the region."""
 
     def _attend(self, x):
@@ -87,14 +118,20 @@ def test_one_operator(r, x, golden):
     ]
 
 
-def test_one_border(r, x, golden):
-    found = difference(r, golden, OtherBorder(), x)
+def test_an_operator_moved_into_a_region(r, x, golden):
+    found = difference(r, golden, TransposesInside(), x)
     assert found[:2] == [
         "forward: aten.transpose.int moved into region attention",
         "backward: aten.transpose.int moved into region attention",
     ]
     assert "forward, at a border: aten.cat.default > [attention] > aten.clone.default; " in "\n".join(found)
     assert not any("ops, 1 partition" in line for line in found)
+
+
+def test_operators_moved_out_of_a_region(r, x, golden):
+    found = difference(r, golden, RepeatsOutside(), x)
+    assert "moved out of region attention" in found[0]
+    assert "aten.unsqueeze.default" in found[0]
 
 
 def test_one_fusion(r, x, golden):

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import pytest_regional.testing
+from pytest_regional._torch.compile_phases import PhaseClock
 from pytest_regional.reference import pipeline
 from pytest_regional.reference.regional_inductor import regional_inductor
 from tests.reference.pipeline.models import MODELS, assert_same_bits, model_and_inputs, step
@@ -166,3 +167,23 @@ def test_constants_of_a_closure():
 
     x = torch.randn(4)
     assert torch.equal(compiled(x), x * constant)
+
+
+def test_passes_count_as_the_phase_passes_and_the_compiler_behind_them_does_not():
+    now = [0.0]
+
+    def slow(gm, example_inputs):
+        now[0] += 5
+        return gm
+
+    @pipeline.graph_pass(terminal=True)
+    def compiler(gm, example_inputs):
+        now[0] += 70
+        return gm
+
+    clock = PhaseClock(lambda: now[0])
+    with clock.running():
+        pipeline.compile(torch.sin, (torch.randn(3),), passes=[slow, compiler])
+    seconds = {phase: sum(s for (one, _), s in clock.seconds.items() if one == phase) for phase, _ in clock.seconds}
+    assert seconds["passes"] == 5
+    assert pipeline.PassPipeline([slow])(torch.fx.symbolic_trace(torch.nn.ReLU()), [torch.ones(2)]) is not None
