@@ -261,7 +261,7 @@ SIGNATURES: Mapping[str, Signature] = {
     "checkpoint_draws_without_gradient": Signature("remat_using_tags"),
     "backward_draws_for_nothing": Signature(_DRAWS, (), ("training",)),
     "dropout_draws_again": Signature(_DRAWS, ("dropout.*|noise|.*rand.*|.*bernoulli.*",), ("training",)),
-    "unused_dropout": Signature(f"^compiles{_ELSEWHERE}", ("dropout.*|bernoulli|.*rand.*",), ("training",)),
+    "unused_dropout": Signature("_functorch.partitioners", ("dropout.*|bernoulli|.*rand.*",), ("training",)),
     # Regions
     "slice_assignment_in_region": Signature("torch.storage:clone", ("(set|put)_.*|setitem",)),
     "constant_in_region": Signature("^compiles", ("new_tensor|literal.*",)),
