@@ -194,10 +194,16 @@ def _compile_replaced(asked: Mapping[str, Any], facts: dict[str, Any]) -> Iterat
 
 @contextlib.contextmanager
 def _torch_compile(replacement: Callable[..., Any]) -> Iterator[None]:
-    """Have ``torch.compile``, as a function and as a decorator, call something else."""
+    """Have ``torch.compile``, as a function and as a decorator, call something else.
+
+    Not where PyTorch itself calls it: ``torch.cond`` compiles its branches in eager, too.
+    """
     original = torch.compile
 
     def compile(model: Any = None, **options: Any) -> Any:
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        if caller.partition(".")[0] == "torch":
+            return original(model, **options)
         return replacement(model, **options) if model is not None else functools.partial(compile, **options)
 
     torch.compile = compile

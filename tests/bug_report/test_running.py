@@ -92,6 +92,22 @@ def test_a_defect_of_dynamo_shows_with_the_backend_eager(runner):
     assert run.outcome == "wrong"
 
 
+def test_what_pytorch_compiles_itself_is_left_to_it(runner):
+    """In eager ``torch.cond`` compiles its branches; with a gradient it fails where that is left out."""
+    script = """\
+import torch
+
+def program(x):
+    return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+torch.compile(program)(torch.ones(3, requires_grad=True)).sum().backward()
+"""
+    uncompiled, eager = runner.run_each(script, [Changes(uncompiled=True), Changes("eager", measure=True)])
+
+    assert (uncompiled.outcome, eager.outcome) == ("right", "right"), uncompiled.said
+    assert eager.facts["parity"] == "holds"
+
+
 def test_changes(runner):
     usual, again, seeded, random = runner.run_each(
         COMPILED,
