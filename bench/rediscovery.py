@@ -243,7 +243,7 @@ SIGNATURES: Mapping[str, Signature] = {
     "aliases_into_nested_region": Signature("UncapturedHigherOrderOpError", ("nested.*",)),
     "while_loop_result_in_function": Signature("_lift_symbols_in_symint", ("while_loop.*",)),
     "condition_writes_what_was_written": Signature("value of", ("while_loop.*",)),
-    "scan_of_one_row": Signature("value of", ("running_sum|scan",)),
+    "scan_of_one_row": Signature("value of", ("running_sum|(associative_)?scan",)),
     # Lowerings
     "argmax_of_transposed_sum": Signature("value of", (".*arg(max|min).*|value_at_.*",)),
     "argmax_of_permuted_reduction": Signature(
