@@ -46,8 +46,6 @@ def pytest_exception_interact(node: Any, call: Any, report: Any) -> None:
         data = _written(check, error)
     except (NoGraphError, UnwritableGraphError) as reason:
         data = {"refused": str(reason)}
-    except Exception as reason:  # noqa: BLE001 - what Dynamo raises where the test compiles nothing else
-        data = {"refused": f"its graph cannot be captured: {first_line(reason)}"}
     answer.write_text(json.dumps(data), encoding="utf-8")
 
 
@@ -60,7 +58,7 @@ def _written(check: ParityCheck, error: ParityError) -> dict[str, Any]:
     """Return the program as sources, and what fails.
 
     Raises:
-        NoGraphError: Dynamo makes none of it, or several of which none fails alone.
+        NoGraphError: Dynamo makes none of it, fails, or makes several of which none fails alone.
         UnwritableGraphError: it calls what no source names.
     """
     kinds = _kinds(error)
@@ -75,7 +73,7 @@ def _written(check: ParityCheck, error: ParityError) -> dict[str, Any]:
         return None
 
     # A graph may be called several times.
-    calls = {id(graph): (graph, inputs) for graph, inputs in reversed(captured_graphs(check))}
+    calls = {id(graph): (graph, inputs) for graph, inputs in reversed(_captured(check))}
     graphs = [_with_tensors_as_inputs(graph, inputs) for graph, inputs in reversed(calls.values())]
     failing = ((one, found) for one in graphs if (found := failure(one.module, one.inputs)))
     small, found = next(failing, (None, None))
@@ -98,6 +96,18 @@ def _written(check: ParityCheck, error: ParityError) -> dict[str, Any]:
         "raises": type(error.__cause__).__name__ if error.__cause__ and kinds == {"exception"} else "",
         "dynamic": check.regional._options.dynamic,
     }
+
+
+def _captured(check: ParityCheck) -> list[tuple[torch.fx.GraphModule, list[Any]]]:
+    """Return Dynamo's graphs of a program, and what each is called with.
+
+    Raises:
+        NoGraphError: Dynamo fails, with any exception.
+    """
+    try:
+        return captured_graphs(check)
+    except Exception as error:
+        raise NoGraphError(f"its graph cannot be captured: {first_line(error)}") from error
 
 
 def _operator(node: torch.fx.Node) -> str:

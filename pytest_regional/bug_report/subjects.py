@@ -32,7 +32,7 @@ COMPARED = ("compiles", "parity", "further_calls", "rewrites", "integer_twin")
 
 #: Operators that are given a program.
 _CALLERS = (
-    *("cond", "while_loop", "map", "scan", "associative_scan", "nested_compile_region", "checkpoint"),
+    *("cond", "while_loop", "scan", "associative_scan", "nested_compile_region", "checkpoint"),
     *("vmap", "jvp", "vjp", "jacfwd", "jacrev", "hessian", "flex_attention"),
 )
 
@@ -107,8 +107,9 @@ def of_script(name: str, text: str) -> Subject:
 
 def _callers_in(text: str) -> tuple[str, ...]:
     """Return which operators that are given a program a script names: what runs in eager does not show them."""
-    names = [node.attr for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)]
-    names += [node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)]
+    nodes = list(ast.walk(ast.parse(text)))
+    names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    names |= {node.id for node in nodes if isinstance(node, ast.Name)}
     return tuple(name for name in _CALLERS if name in names)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional.bug_report.subjects import COMPARED, subject_of
+from pytest_regional.bug_report.subjects import COMPARED, of_script, subject_of
 from pytest_regional.fuzz.findings.folder import FindingsFolder
 from pytest_regional.fuzz.oracles import ORACLES
 
@@ -28,3 +28,12 @@ def test_their_findings_have_short_scripts(oracle, tmp_path):
 
     # The last one is the finding's own script.
     assert (len(scripts["inductor"]) > 1) == (oracle in COMPARED)
+
+
+def test_operators_that_are_given_a_program_are_named_by_the_script():
+    script = """\
+from torch.utils.checkpoint import checkpoint
+values = list(map(float, checkpoint(torch.cond, scanned)))
+"""
+    assert of_script("a.py", script).operators == ("cond", "checkpoint")
+    assert of_script("a.py", "import torch\ntorch.sin(torch.ones(3))\n").operators == ()
