@@ -27,7 +27,6 @@ from pytest_regional.fuzz.findings import files
 from pytest_regional.fuzz.findings.folder import (
     AnyFinding,
     Finding,
-    FindingsFolder,
     FindingStore,
     installed_versions,
     signature_of,
@@ -87,6 +86,7 @@ class CampaignResult:
             examples, and no finding.
         unclaimed: by capability, how many were not checked because they need what the backend disclaims.
         unconfirmed: by oracle and origin, how many violations Dynamo's path does not show. They are no findings.
+        left_to_others: how many failures another campaign has claimed, and reduces.
     """
 
     seed: int
@@ -103,6 +103,7 @@ class CampaignResult:
     refused: Counter[str] = field(default_factory=Counter)
     unclaimed: Counter[str] = field(default_factory=Counter)
     unconfirmed: Counter[str] = field(default_factory=Counter)
+    left_to_others: int = 0
 
     @property
     def bad(self) -> int:
@@ -120,6 +121,16 @@ class Failure(Generic[T]):
 
     violation: OracleViolationError
     example: T
+
+
+class FindingsPlace(Protocol):
+    """Where findings are kept; a :class:`~pytest_regional.fuzz.findings.folder.FindingsFolder` is one."""
+
+    def readable(self) -> Iterator[AnyFinding]:
+        """Yield what is known: findings of earlier campaigns, and of others that run now."""
+
+    def save_shown(self, finding: AnyFinding) -> Path:
+        """Keep a finding; return the path of its script."""
 
 
 class Subject(Protocol[T]):
@@ -156,6 +167,11 @@ class Subject(Protocol[T]):
         """Return the finding that ``violation`` is."""
 
 
+def everything_is_claimed(violation: OracleViolationError, example: object) -> bool:
+    """Claim every failure: no other campaign reduces it, or it may do so as well."""
+    return True
+
+
 @dataclass
 class Campaign(Generic[T]):
     """One campaign against one backend in one mode.
@@ -171,66 +187,84 @@ class Campaign(Generic[T]):
         parts: how many campaigns share the examples of the seed.
         progress: called after each example with the result so far.
         stopped: called before each example: whether to end here. A ``KeyboardInterrupt`` ends the campaign as well.
+        claim: called with a failure that is to be reduced, and its example; whether it is this campaign's.
+        result: what came of it so far.
     """
 
     subject: Subject[T]
     budget: Budget
     seed: int
-    folder: FindingsFolder | None = None
+    folder: FindingsPlace | None = None
     reduce_seconds: float = 60.0
     part: int = 0
     parts: int = 1
     progress: Callable[[CampaignResult, Clock], Any] | None = None
     stopped: Callable[[], bool] = bool
+    claim: Callable[[OracleViolationError, T], bool] = everything_is_claimed
+    result: CampaignResult = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._chance = random.Random(self.seed)
+        self.result = CampaignResult(self.seed)
+        self._store = FindingStore(self._kept, self.result, self._keep)
 
     def run(self) -> CampaignResult:
         """Draw and check until the budget is spent, or somebody interrupts."""
-        self._chance = random.Random(self.seed)
-        self._result = CampaignResult(self.seed)
-        self._store = FindingStore(self._kept, self._result, self._keep)
+        return self.check(itertools.islice(self.subject.draw(self.seed), self.part, None, self.parts))
+
+    def check(self, examples: Iterator[T]) -> CampaignResult:
+        """Check ``examples`` until they end, the budget is spent, or somebody interrupts; the result is of all calls."""
         self._clock = clock = self.budget.start()
+        before = self.result.seconds
         try:
-            self._spend(clock)
+            self._spend(clock, examples, before)
         except KeyboardInterrupt:
-            self._result.interrupted = True
-        self._result.seconds = clock.seconds
-        return self._result
+            self.result.interrupted = True
+        self.result.seconds = before + clock.seconds
+        return self.result
+
+    def check_one(self, example: T) -> None:
+        """Check an example that another campaign left, which is none of this one's, and reduce what it shows."""
+        self._clock = self.budget.start()
+        self._one(example)
 
     def _kept(self) -> list[AnyFinding]:
         return [one for one in self.folder.readable() if self.subject.explains(one)] if self.folder else []
 
     def _keep(self, finding: AnyFinding) -> None:
         if self.folder is not None:
-            self._result.scripts[finding.name] = str(self.folder.save_shown(finding))
+            self.result.scripts[finding.name] = str(self.folder.save_shown(finding))
 
-    def _spend(self, clock: Clock) -> None:
-        examples, in_a_row = itertools.islice(self.subject.draw(self.seed), self.part, None, self.parts), 0
+    def _spend(self, clock: Clock, examples: Iterator[T], before: float) -> None:
+        in_a_row = 0
         while not clock.over:
             self._end_if_stopped()
-            example = next(examples)
+            example = next(examples, None)
+            if example is None:
+                break
             if needs := self.subject.needs(example):
-                self._result.unclaimed.update(needs)
+                self.result.unclaimed.update(needs)
                 in_a_row += 1
                 if in_a_row == UNCLAIMED_IN_A_ROW:
                     break
                 continue
             in_a_row = 0
             if self._is_skipped(example):
-                self._result.skipped_known += 1
+                self.result.skipped_known += 1
                 continue
             clock.spent += 1
-            self._result.examples += 1
+            self.result.examples += 1
             self._one(example)
-            self._result.seconds = clock.seconds
+            self.result.seconds = before + clock.seconds
             if self.progress is not None:
-                self.progress(self._result, clock)
+                self.progress(self.result, clock)
 
     def _end_if_stopped(self) -> None:
         if self.stopped():
             raise KeyboardInterrupt
 
     def _is_skipped(self, example: T) -> bool:
-        often = [finding for finding in self._store.known if self._result.hits[finding.name] >= MANY_HITS]
+        often = [finding for finding in self._store.known if self.result.hits[finding.name] >= MANY_HITS]
         if not any(self.subject.shows(finding, example) for finding in often):
             return False
         return self._chance.random() >= CHECKED_ANYWAY
@@ -239,19 +273,23 @@ class Campaign(Generic[T]):
         try:
             failure = self.subject.check(example, self._is_known)
         except BadProgramError as error:
-            self._result.refused[reason_of(error)] += 1
+            self.result.refused[reason_of(error)] += 1
             return
         except UnconfirmedError as error:
-            self._result.unconfirmed[str(error)] += 1
+            self.result.unconfirmed[str(error)] += 1
             return
-        if failure is not None:
-            found = self._reduced(example, failure)
-            self._result.hits[found.name] += 1
+        if failure is None:
+            return
+        if not self.claim(failure.violation, failure.example):
+            self.result.left_to_others += 1
+            return
+        found = self._reduced(example, failure)
+        self.result.hits[found.name] += 1
 
     def _is_known(self, violation: OracleViolationError, *features: frozenset[str]) -> bool:
         explained = self._store.explanation(signature_of(violation), *features)
         if explained is not None:
-            self._result.hits[explained.name] += 1
+            self.result.hits[explained.name] += 1
         return explained is not None
 
     def _reduced(self, original: T, failure: Failure[T]) -> AnyFinding:
@@ -278,9 +316,9 @@ class Campaign(Generic[T]):
             raise
         # Once more, now with the question which region is to blame.
         last = self.subject.check_again(reduced, violation.oracle, blame=True)
-        self._result.reducing += time.monotonic() - begin
+        self.result.reducing += time.monotonic() - begin
         found = self._store.enter(self.subject.finding(reduced, original, last or violation))
-        self._result.code.setdefault(found.name, (last or violation).sources)
+        self.result.code.setdefault(found.name, (last or violation).sources)
         return found
 
 

@@ -362,3 +362,54 @@ def test_what_dynamo_shows_is_a_finding_of_the_mode_that_goes_through_it():
 
     (found,) = result.findings
     assert (found.mode, result.hits[found.name], dict(result.unconfirmed)) == ("interpret", 6, {})
+
+
+def test_a_failure_that_another_campaign_claims_is_not_reduced_here():
+    claimed = []
+
+    def claim(violation, example):
+        claimed.append((violation.oracle, example.operators))
+        return len(claimed) > 1
+
+    checked = []
+
+    def check(program):
+        checked.append(program)
+        faulty("neg")(program)
+
+    left = campaign(check, chain("neg", "add"), chain("neg", "mul"), budget=2)
+    left.claim = claim
+    result = left.run()
+
+    assert claimed == [("parity", ("neg", "add")), ("parity", ("neg", "mul"))]
+    assert (result.left_to_others, len(result.findings)) == (1, 1)
+    assert checked[:2] == [chain("neg", "add"), chain("neg", "mul")]  # the first was not reduced
+
+
+def test_a_known_failure_is_not_claimed():
+    def claim(violation, example):
+        raise AssertionError("it is known")
+
+    known = campaign(faulty("neg"), chain("neg"), budget=1).run().findings
+    again = campaign(faulty("neg"), chain("neg"), budget=1, folder=holding(lambda: iter(known)))
+    again.claim = claim
+
+    assert again.run().hits.total() == 1
+
+
+def test_examples_can_be_given_in_parts_and_the_result_is_of_all():
+    whole = campaign(faulty("neg"), budget=10)
+
+    whole.check(iter([chain("neg", "add"), chain("add")]))
+    result = whole.check(iter([chain("neg", "mul")]))
+
+    assert (result.examples, result.hits.total(), len(result.findings)) == (3, 2, 1)
+
+
+def test_what_another_campaign_left_is_no_example_and_is_reduced():
+    took_over = campaign(faulty("neg"), budget=10)
+
+    took_over.check_one(chain("neg", "add"))
+
+    assert took_over.result.examples == 0
+    assert [finding.program.operators for finding in took_over.result.findings] == [("neg",)]
