@@ -23,11 +23,11 @@ from dataclasses import dataclass, field
 import torch
 
 from pytest_regional.backends.spec import PARTITIONERS
-from pytest_regional.fuzz.campaign import Programs
 from pytest_regional.fuzz.draw.encoding import Options
 from pytest_regional.fuzz.draw.graphs import random_programs
 from pytest_regional.fuzz.guidance import MUTATED, Guidance
 from pytest_regional.fuzz.oracles import BadProgramError, OracleViolationError, check
+from pytest_regional.fuzz.programs import Programs
 from pytest_regional.harness.regional import Regional
 from pytest_regional.testing import regional
 

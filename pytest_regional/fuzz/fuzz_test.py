@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import logging
 import os
 import tempfile
 import warnings
@@ -142,11 +141,7 @@ class FuzzTest:
                 without the backend is kept as a finding of ``aot_eager``, and is no reason to fail another backend.
             RefusedProgramsError: eager refuses more than a few of a hundred programs; fewer are skipped.
         """
-        from pytest_regional.backends.spec import PARTITIONERS
-        from pytest_regional.fuzz.campaign import CONFIRMED_IN, Programs
-        from pytest_regional.fuzz.modes import WITHOUT_DYNAMO
-        from pytest_regional.fuzz.oracles import check
-        from pytest_regional.harness.blame.reproducing import culprit_of
+        from pytest_regional.fuzz.programs import Programs
 
         __tracebackhide__ = True
         self.mode = mode
@@ -154,20 +149,18 @@ class FuzzTest:
         # Mode aten has one pass run, of which no decision is recorded.
         is_guided = draw is None and mode != "aten" and self.guided != GUIDANCE[0]
         self.guidance = self._guidance(folder) if is_guided else None
-        programs = Programs(
-            functools.partial(check, self.regional, mode=mode),
-            functools.partial(self._varied, draw or self._programs) if mode == "aten" else draw or self._programs,
+        drawn = draw or self._programs
+        programs = Programs.of(
+            self.regional,
             self.backend,
-            self.regional.device_under_test.name,
             mode,
-            oracles,
-            self.without,
-            self.limit,
-            crash_marker(folder, f"{mode}-{self.shard}"),
-            PARTITIONERS if "partitioner" in self.regional.variants else (),
-            self.guidance,
-            functools.partial(check, self.regional, mode=CONFIRMED_IN) if mode in WITHOUT_DYNAMO else None,
-            functools.partial(culprit_of, self.regional) if self.blames else None,
+            drawn=functools.partial(self._varied, drawn) if mode == "aten" else drawn,
+            blames=self.blames,
+            oracles=oracles,
+            without=self.without,
+            limit=self.limit,
+            running=crash_marker(folder, f"{mode}-{self.shard}"),
+            guidance=self.guidance,
         )
         return self._campaign(programs, self.budget, folder)
 
@@ -189,7 +182,7 @@ class FuzzTest:
         return self._campaign(sequences, self.budget.part(SEQUENCE_COST), self._made_folder())
 
     def _campaign(self, subject: Subject[Any], budget: Budget, folder: Path) -> CampaignResult:
-        from pytest_regional.fuzz.campaign import Campaign
+        from pytest_regional.fuzz.campaign import Campaign, quiet_logs
         from pytest_regional.fuzz.findings.folder import FindingsFolder
         from pytest_regional.report.progress import ProgressFile
 
@@ -199,7 +192,7 @@ class FuzzTest:
         if self._shares_programs:
             campaign.part, campaign.parts = self.shard, self.shards
         progress = ProgressFile(self._note("progress"), self.name, self.unit)
-        with _quiet_logs(), contextlib.closing(progress), Interrupts() as interrupts:
+        with quiet_logs(), contextlib.closing(progress), Interrupts() as interrupts:
             campaign.progress, campaign.stopped = progress, lambda: interrupts.came
             self.result = campaign.run()
         self._report(self.result)
@@ -339,17 +332,6 @@ def _summary_of(oracle: str) -> str:
 
 def _warn(error: FindingError | ProgramFileError) -> None:
     warnings.warn(FindingsWarning(printable(str(error))), stacklevel=2)
-
-
-@contextlib.contextmanager
-def _quiet_logs() -> Iterator[None]:
-    """Keep out of pytest's captured log what compilers say about programs that fail: megabytes in a campaign."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 def is_fuzz_test(item: pytest.Item) -> bool:

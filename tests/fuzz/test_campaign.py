@@ -8,12 +8,13 @@ import pytest
 
 from pytest_regional._torch.vetoes import Application
 from pytest_regional.fuzz.budget import Budget
-from pytest_regional.fuzz.campaign import CHECKED_ANYWAY, MANY_HITS, Campaign, Programs
+from pytest_regional.fuzz.campaign import CHECKED_ANYWAY, MANY_HITS, Campaign
 from pytest_regional.fuzz.findings.folder import from_data, to_data
 from pytest_regional.fuzz.findings.provenance import too_many
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Region, Step
 from pytest_regional.fuzz.oracles import OracleViolationError
+from pytest_regional.fuzz.programs import Programs
 from pytest_regional.harness.blame.culprit import Culprit
 from pytest_regional.harness.blame.experiments import Experiment
 from pytest_regional.harness.parity.compare import BadProgramError

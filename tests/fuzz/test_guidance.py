@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_regional.fuzz.budget import Budget
-from pytest_regional.fuzz.campaign import Campaign, Programs
+from pytest_regional.fuzz.campaign import Campaign
 from pytest_regional.fuzz.corpus import CorpusFolder
 from pytest_regional.fuzz.draw.encoding import Options
 from pytest_regional.fuzz.draw.graphs import random_programs
@@ -16,6 +16,7 @@ from pytest_regional.fuzz.guidance import Guidance, GuidanceCounts
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Step
 from pytest_regional.fuzz.oracles import BadProgramError, OracleViolationError
+from pytest_regional.fuzz.programs import Programs
 
 PLAIN = Program((TensorInput((4,)),), (Step("sin", (0,), results=(1,)),), (1,), training=False)
 TWO_SINES = Program(

@@ -10,7 +10,6 @@ import pytest
 from pytest_regional import BackendSpec, GraphCapabilities
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import PARTITIONERS
-from pytest_regional.fuzz.campaign import partitioned
 from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.findings import files
 from pytest_regional.fuzz.findings.files import ProgramFileError
@@ -20,6 +19,7 @@ from pytest_regional.fuzz.findings.scripts import ScriptSpec, stand_alone
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Step
 from pytest_regional.fuzz.oracles import OracleViolationError, check
+from pytest_regional.fuzz.programs import partitioned
 from pytest_regional.fuzz.shrink.edits import reduce_program
 from pytest_regional.harness.options import CompileOptionError
 from pytest_regional.testing import regional

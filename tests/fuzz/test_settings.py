@@ -14,7 +14,7 @@ import torch._inductor.config
 from pytest_regional import BackendSpec
 from pytest_regional._torch.config import config_default, config_module
 from pytest_regional.fuzz.budget import Budget
-from pytest_regional.fuzz.campaign import Campaign, Programs
+from pytest_regional.fuzz.campaign import Campaign
 from pytest_regional.fuzz.draw.encoding import Options
 from pytest_regional.fuzz.draw.graphs import random_program
 from pytest_regional.fuzz.features import features_of
@@ -24,6 +24,7 @@ from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Step
 from pytest_regional.fuzz.modes import MODES
 from pytest_regional.fuzz.oracles import OracleViolationError, check
+from pytest_regional.fuzz.programs import Programs
 from pytest_regional.fuzz.settings import (
     BY_NAME,
     MODULES,
