@@ -1,8 +1,8 @@
 """The command ``pytest-regional``, also ``python -m pytest_regional``: ``pytest-regional explain module:factory``.
 
-One module per command: ``backends``, ``bisect_version``, ``explain``, ``explain_key``, ``findings``, ``replay``,
-``report``, ``new_backend``, and ``reports`` for ``compare`` and ``merge``. ``targets`` imports what a name says;
-``key_files`` are files of cache keys, and ``key_words`` says in words how two keys differ.
+One module per command: ``backends``, ``bisect_version``, ``explain``, ``explain_key``, ``findings``, ``fuzz``,
+``replay``, ``report``, ``new_backend``, and ``reports`` for ``compare`` and ``merge``. ``targets`` imports what a name
+says; ``key_files`` are files of cache keys, and ``key_words`` says in words how two keys differ.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pytest_regional.command_line import (
     explain,
     explain_key,
     findings,
+    fuzz,
     new_backend,
     replay,
     report,
@@ -42,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     explain.add_command(commands)
     explain_key.add_command(commands)
     findings.add_command(commands)
+    fuzz.add_command(commands)
     replay.add_command(commands)
     report.add_command(commands)
     reports.add_compare(commands)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_regional._limits import RegionalTimeoutError, time_limit
 from pytest_regional.backends.spec import PARTITIONERS
+from pytest_regional.fuzz import oracles as oracles_of_programs
 from pytest_regional.fuzz.campaign import Failure, Known, UnconfirmedError
 from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.findings import files
@@ -20,12 +21,14 @@ from pytest_regional.fuzz.guidance import Guidance
 from pytest_regional.fuzz.model.claims import needs_of
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.modes import WITHOUT_DYNAMO
-from pytest_regional.fuzz.oracles import OracleViolationError, check
+from pytest_regional.fuzz.oracles import OracleViolationError
 from pytest_regional.fuzz.shrink.edits import reduce_program
 from pytest_regional.harness.blame.culprit import Culprit
 from pytest_regional.harness.blame.reproducing import culprit_of
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from pytest_regional.harness.regional import Regional
 
 #: The backend that has nothing behind AOTAutograd.
@@ -109,7 +112,7 @@ class Programs:
         drawn: Callable[[int], Iterator[Program]],
         blames: bool = True,
         **options: Any,
-    ) -> Programs:
+    ) -> Self:
         """Return the programs of ``drawn``, checked on a harness in a mode.
 
         Args:
@@ -120,6 +123,7 @@ class Programs:
             blames: whether the step of the compile that is to blame for a finding is searched for.
             options: other attributes.
         """
+        check = oracles_of_programs.check
         return cls(
             functools.partial(check, regional, mode=mode),
             drawn,

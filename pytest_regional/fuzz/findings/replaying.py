@@ -62,10 +62,11 @@ def _replayed(path: Path, backend: str | None, device: str | None) -> Replay:
         asking = f"replay --backend={finding.backend} {shlex.quote(str(path))}"
         said = f"its backend {finding.backend} is not imported unasked: python -m pytest_regional {asking}"
         return Replay(path, Outcome.ERROR, said)
-    return _checked(path, finding, backend or finding.backend, device or finding.device)
+    return Replay(path, *check_finding(finding, backend or finding.backend, device or finding.device))
 
 
-def _checked(path: Path, finding: AnyFinding, backend: str, device: str) -> Replay:
+def check_finding(finding: AnyFinding, backend: str, device: str) -> tuple[Outcome, str]:
+    """Check a finding again on a backend, which is imported, and a device; return what came of it, and a line on it."""
     from pytest_regional.fuzz.oracles import OracleViolationError
     from pytest_regional.testing import regional
 
@@ -75,10 +76,10 @@ def _checked(path: Path, finding: AnyFinding, backend: str, device: str) -> Repl
     except OracleViolationError as violation:
         other = violation.origin != finding.signature.origin
         note = f" (it was {finding.signature.origin})" if other else ""
-        return Replay(path, Outcome.STILL_FAILS, f"{violation.oracle} ({violation.stage}): {violation.origin}{note}")
+        return Outcome.STILL_FAILS, f"{violation.oracle} ({violation.stage}): {violation.origin}{note}"
     except Exception as error:  # noqa: BLE001 - said of this finding; the others are checked, and 1 means that one still fails
-        return Replay(path, Outcome.ERROR, f"{type(error).__name__}: {_first_line(error)}")
-    return Replay(path, Outcome.FIXED, f"{finding.signature.oracle} holds")
+        return Outcome.ERROR, f"{type(error).__name__}: {_first_line(error)}"
+    return Outcome.FIXED, f"{finding.signature.oracle} holds"
 
 
 def _first_line(error: BaseException) -> str:

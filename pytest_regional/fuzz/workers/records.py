@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -21,6 +22,11 @@ STATES = ("working", "ended", "dead")
 #: What a worker does: programs of a batch, a program that another worker left, a finding of another environment, a kept
 #: program of the corpus, or nothing.
 TASKS = ("batch", "postponed", "finding", "kept", "waiting")
+
+
+def as_json(data: Any) -> Any:
+    """Return plain data as JSON gives it back: lists for tuples."""
+    return json.loads(json.dumps(data))
 
 
 @dataclass
@@ -62,17 +68,19 @@ class Totals:
             MalformedError: it describes none.
         """
         at = document.fields([one.name for one in dataclasses.fields(cls)])
-        counts = {name: at[name].integer(0, _MOST) for name in ("examples", "skipped_known", "left_to_others")}
+        numbers = {name: at[name].integer(0, _MOST) for name in ("examples", "skipped_known", "left_to_others")}
+        seconds = {name: float(at[name].number()) for name in ("seconds", "reducing")}
         counters = {
             name: Counter({key: one.integer(0, _MOST) for key, one in at[name].mapping(100_000).items()})
             for name in ("refused", "unclaimed", "unconfirmed", "hits")
         }
-        return cls(
-            **counts, **counters, seconds=float(at["seconds"].number()), reducing=float(at["reducing"].number())
-        )
+        everything: dict[str, Any] = {**numbers, **seconds, **counters}
+        return cls(**everything)
 
     def __add__(self, other: Totals) -> Totals:
-        return Totals(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in dataclasses.fields(self)})
+        return Totals(
+            **{one.name: getattr(self, one.name) + getattr(other, one.name) for one in dataclasses.fields(self)}
+        )
 
 
 def sum_of(totals: Iterable[Totals]) -> Totals:
@@ -163,8 +171,11 @@ class WorkerRecord:
     ending: str = ""
 
     def to_data(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        return dataclasses.asdict(self)
+        """Return it as plain data, which JSON gives back as it is."""
+        data = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        batch = self.task.batch and vars(self.task.batch)
+        totals = {name: vars(one) for name, one in self.totals.items()}
+        return as_json({**data, "task": {**vars(self.task), "batch": batch}, "totals": totals})
 
     @classmethod
     def read(cls, document: Field) -> WorkerRecord:
@@ -196,4 +207,4 @@ class WorkerRecord:
         return self.state != "working"
 
 
-__all__ = ["STATES", "TASKS", "Task", "Totals", "WorkerRecord", "batch_of", "sum_of"]
+__all__ = ["STATES", "TASKS", "Task", "Totals", "WorkerRecord", "as_json", "batch_of", "sum_of"]

@@ -1,0 +1,259 @@
+"""``fuzz``: a fuzzing campaign without a test file, by several workers, on one machine or on many."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import secrets
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_regional._errors import RegionalError
+from pytest_regional._text import plural, unknown_name
+from pytest_regional.command_line.targets import UsageError
+from pytest_regional.fuzz.budget import Budget, BudgetError
+from pytest_regional.fuzz.modes import MODES
+from pytest_regional.fuzz.store import open_store
+from pytest_regional.fuzz.workers.engines import Engine, LocalProcesses
+from pytest_regional.fuzz.workers.plan import SEEDS, Part, Plan
+from pytest_regional.fuzz.workers.shared import joined
+
+if TYPE_CHECKING:
+    from pytest_regional.fuzz.workers.head import Outcome
+
+_HELP = "fuzz backends with several workers: on this machine, or on all that share a store"
+
+#: The name of the environment that runs the command.
+_THIS = "python"
+
+#: The directory of the store, in the directory of findings.
+_STORE = "store"
+
+
+def add_command(commands: Any) -> None:
+    """Add ``fuzz`` to the commands of a parser."""
+    parser = commands.add_parser(
+        "fuzz",
+        help=_HELP,
+        description=f"{_HELP.capitalize()}. The same command again goes on where it ended. Ctrl-C and SIGTERM end it "
+        "behind the programs that are being checked. Exit status 0: nothing new; 1: new findings, or workers that died "
+        "of a program; 2: it could not run.",
+    )
+    what = parser.add_argument_group("what is fuzzed (given once; who joins a store may leave it out)")
+    what.add_argument("--backend", metavar="NAMES", help="backends, comma-separated (default: reference)")
+    what.add_argument(
+        "--mode", metavar="NAMES", help=f"modes, comma-separated: {', '.join(MODES)} (default: that of the device)"
+    )
+    what.add_argument("--device", metavar="NAME", help="as --regional-device of pytest (default: cpu)")
+    what.add_argument("--seed", metavar="N", type=int, help="what programs are drawn from (default: a new one)")
+    what.add_argument("--settings", metavar="NAMES", default="", help="compiler settings that are drawn, or 'all'")
+    what.add_argument(
+        "--guidance", choices=("on", "off"), default="on", help="mutate programs that reach something new (default: on)"
+    )
+    what.add_argument("--timeout", metavar="S", type=float, default=120.0, help="seconds for one program (120)")
+    what.add_argument("--audit", action="store_true", help="draw what a backend disclaims, too")
+    what.add_argument("--no-blame", action="store_true", help="do not search which step of a compile is to blame")
+    how = parser.add_argument_group("how")
+    how.add_argument(
+        "--budget",
+        metavar="BUDGET",
+        default="10m",
+        help="a time (30s, 10m, 2h) that this command works, or the number of programs (500) of the whole campaign in "
+        "each environment (default: 10m)",
+    )
+    how.add_argument("--workers", metavar="N", type=int, help="worker processes (default: one for each core)")
+    how.add_argument(
+        "--findings", metavar="DIR", type=Path, default=Path("regional-findings"), help="directory of findings"
+    )
+    how.add_argument(
+        "--store",
+        metavar="URL",
+        help="directory or redis:// URL that all workers share (default: 'store' in the directory of findings)",
+    )
+    how.add_argument(
+        "--environment",
+        metavar="NAME=PYTHON",
+        action="append",
+        default=[],
+        help="a Python interpreter with another PyTorch, whose workers check the same programs; may be repeated",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(asked: argparse.Namespace) -> int:
+    """Run the campaign; return the exit status.
+
+    Raises:
+        UsageError: an option makes no sense, or the campaign cannot run.
+    """
+    try:
+        return _run(asked)
+    except UsageError:
+        raise
+    except RegionalError as error:
+        raise UsageError(f"{error}.".replace("..", ".")) from error
+
+
+def _run(asked: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from pytest_regional.fuzz.workers.head import Head
+    from pytest_regional.report.campaign_screen import CampaignScreen
+
+    budget = _budget(asked.budget)
+    pythons = _pythons(asked.environment)
+    workers = _workers(asked.workers)
+    url = asked.store or str(_made(asked.findings) / _STORE)
+    console = Console()
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(contextlib.closing(open_store(url, tell=_tell)))
+        plan = joined(store, _plan(asked, budget, tuple(pythons)))
+        _check_backends(plan, asked)
+        screen = stack.enter_context(CampaignScreen(console, budget.seconds).shown())
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pytest-regional-")))
+        screen.says(f"{_named(plan)}; --seed={plan.seed}; {plural(workers, 'worker')}; store {store.where}")
+        head = Head(
+            store,
+            url,
+            plan,
+            _engine(pythons, workers),
+            screen,
+            findings=_made(asked.findings),
+            scratch=scratch,
+            seconds=budget.seconds,
+            python_path=[os.getcwd()],
+        )
+        outcome = head.run(workers)
+    _print_summary(outcome, asked.findings)
+    return outcome.exit_status
+
+
+def _budget(text: str) -> Budget:
+    try:
+        return Budget.parse(text)
+    except BudgetError as error:
+        raise UsageError(f"--budget: {error}.") from error
+
+
+def _workers(number: int | None) -> int:
+    if number is not None and not 1 <= number <= 10_000:
+        raise UsageError(f"--workers={number}: give a number from 1 to 10000.")
+    return number or os.cpu_count() or 1
+
+
+def _pythons(given: Sequence[str]) -> Mapping[str, str]:
+    """Return the interpreters of environments by name; this one where none is given."""
+    pythons: dict[str, str] = {}
+    for text in given:
+        name, separator, python = text.partition("=")
+        if not separator or not name or not name.replace("-", "").replace(".", "").isalnum():
+            raise UsageError(f"--environment={text}: write NAME=PYTHON, such as 2.11=.venv-2.11/bin/python.")
+        path = Path(python).absolute()
+        if not os.access(path, os.X_OK) or path.is_dir():
+            raise UsageError(f"--environment={text}: {python} is no program that can be run.")
+        pythons[name] = str(path)
+    return pythons or {_THIS: sys.executable}
+
+
+def _made(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--findings={folder}: it cannot be made: {error.strerror}.") from error
+    return folder
+
+
+def _plan(asked: argparse.Namespace, budget: Budget, environments: tuple[str, ...]) -> Plan | None:
+    """Return what the command line asks for; None where it says nothing, and joins what there is."""
+    if asked.seed is not None and not 0 <= asked.seed < SEEDS:
+        raise UsageError(f"--seed={asked.seed}: give a number from 0 to {SEEDS - 1}.")
+    if asked.store and not (asked.backend or asked.mode or asked.device):
+        return None
+    backends = _names(asked.backend or "reference")
+    device = asked.device or "cpu"
+    modes = _names(asked.mode) if asked.mode else ["emulated" if device.startswith("cuda-emulated") else "native"]
+    for mode in modes:
+        if mode not in MODES:
+            raise UsageError(f"--mode={asked.mode}: {unknown_name('mode', mode, MODES)}.")
+    parts = tuple(
+        Part(backend, "cuda-emulated" if mode == "emulated" and device == "cpu" else device, mode)
+        for backend in backends
+        for mode in modes
+    )
+    seed = secrets.randbelow(2**31) if asked.seed is None else asked.seed
+    return Plan(
+        parts,
+        seed,
+        environments,
+        budget.examples,
+        _settings(asked.settings),
+        asked.guidance,
+        _timeout(asked.timeout),
+        asked.audit,
+        not asked.no_blame,
+    )
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _settings(text: str) -> tuple[str, ...]:
+    if not text or text == "none":
+        return ()
+    from pytest_regional.fuzz.settings import named_settings
+
+    return tuple(setting.name for setting in named_settings(_names(text)))
+
+
+def _timeout(seconds: float) -> float:
+    if not 1 <= seconds <= 86_400:
+        raise UsageError(f"--timeout={seconds:g}: give seconds from 1 to 86400.")
+    return seconds
+
+
+def _check_backends(plan: Plan, asked: argparse.Namespace) -> None:
+    """Refuse to import what a store names and the command line does not: anybody may have written it there.
+
+    Raises:
+        UsageError: there is such a backend.
+    """
+    named = _names(asked.backend or "")
+    for part in plan.parts:
+        if ":" in part.backend and part.backend not in named:
+            raise UsageError(
+                f"the store names the backend {part.backend}, which is imported only if you name it: add "
+                f"--backend={','.join(dict.fromkeys(one.backend for one in plan.parts))}."
+            )
+
+
+def _engine(pythons: Mapping[str, str], workers: int) -> Engine:
+    threads = str(max(1, (os.cpu_count() or 1) // workers))
+    return LocalProcesses(pythons, {"OMP_NUM_THREADS": threads, **os.environ})
+
+
+def _named(plan: Plan) -> str:
+    parts = "; ".join(part.name for part in plan.parts)
+    return parts if plan.environments == (_THIS,) else f"{parts} in {', '.join(plan.environments)}"
+
+
+def _tell(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+
+
+def _print_summary(outcome: Outcome, findings: Path) -> None:
+    from pytest_regional.report.campaign_screen import summary_line
+
+    print(summary_line(outcome.status))
+    new = [row for row in outcome.status.findings if row.name in outcome.findings]
+    for row in new:
+        where = [f"{name}: {result}" for name, result in row.results.items()] if len(row.results) > 1 else []
+        print(f"  {row.title}" + (f" ({', '.join(where)})" if where else ""))
+    print(f"{plural(len(new), 'new finding')} in {findings}" if new else "nothing new")
+
+
+__all__ = ["add_command", "run"]

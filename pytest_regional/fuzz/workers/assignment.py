@@ -1,0 +1,64 @@
+"""What a worker process is to do: written by the process that starts it, on the first line of its standard input."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_regional.fuzz.findings.strict_json import Field
+from pytest_regional.fuzz.workers.plan import Plan
+
+#: How a worker process ends: it did its part; it cannot fuzz what it is to fuzz; others took it for dead.
+DONE, CANNOT, DECLARED_DEAD = 0, 2, 3
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What one worker process is to do.
+
+    Attributes:
+        store: the URL of the store.
+        plan: of the campaign.
+        name: of the worker's record.
+        place: which of the machine's workers it is.
+        environment: the name of its Python environment.
+        findings: a directory of findings that are known before the campaign, if there is one.
+        scratch: a directory for what the worker writes while it lives.
+        seconds: for how long it fuzzes; None for no limit.
+        python_path: directories in which modules of backends are found, too.
+    """
+
+    store: str
+    plan: Plan
+    name: str
+    place: str
+    environment: str
+    findings: Path | None
+    scratch: Path
+    seconds: float | None = None
+    python_path: tuple[str, ...] = ()
+
+    def dumps(self) -> str:
+        """Return it as a line of JSON."""
+        data = {**dataclasses.asdict(self), "plan": self.plan.to_data(), "scratch": str(self.scratch)}
+        return json.dumps({**data, "findings": None if self.findings is None else str(self.findings)})
+
+    @classmethod
+    def loads(cls, line: str) -> Assignment:
+        """Return the one that a line of JSON describes.
+
+        Raises:
+            MalformedError: it describes none.
+        """
+        data: dict[str, Any] = json.loads(line)
+        data["plan"] = Plan.of(Field(data["plan"]))
+        data["findings"] = None if data["findings"] is None else Path(data["findings"])
+        return cls(**{**data, "scratch": Path(data["scratch"]), "python_path": tuple(data["python_path"])})
+
+    @property
+    def running(self) -> Path:
+        """The file that holds the program, reduced or not, while it is checked: what crashed, if the process does."""
+        return self.scratch / f"{self.name}.json"
