@@ -23,7 +23,7 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture(params=["folder"])
+@pytest.fixture(params=["folder", "redis"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where an empty store is."""
     if request.param == "folder":

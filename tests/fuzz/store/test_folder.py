@@ -72,7 +72,13 @@ def test_nor_does_one_that_creates(opened: Opener, monkeypatch: pytest.MonkeyPat
     slow, fast = opened(), opened()
     fast.write("workers", "other", 1, version=0)
     slow.write("workers", "another", 1, version=0)
-    before(monkeypatch, step, lambda: (fast.write("workers", "w", 1, version=0), increments(fast, 3)))
+
+    def act() -> None:
+        fast.write("workers", "w", 1, version=0)
+        increments(fast, 3)
+        fast._backend.sweep("workers")
+
+    before(monkeypatch, step, act)
     assert not slow.write("workers", "w", "stale", version=0)
     assert slow.read("workers", "w") == Entry(4, 4)
     assert files(slow.where, "first") == ["another.0", "other.0", "w.0"]

@@ -18,7 +18,8 @@ while won < int(sys.argv[2]):
 """
 
 CREATE = """
-for i in range(int(sys.argv[2])):
+import random
+for i in random.sample(range(int(sys.argv[2])), int(sys.argv[2])):
     if store.write("claims", f"claim{i}", 1, version=0):
         print(i)
 """
