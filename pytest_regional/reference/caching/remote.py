@@ -12,8 +12,6 @@ is compiled and saved again.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +19,7 @@ from typing import Protocol
 
 from pytest_regional._redis import PAUSE_SECONDS, Patience, Server, ServerLink
 from pytest_regional._secrets import address_of, unescaped_in, without_secrets_of
+from pytest_regional._signatures import LENGTH, is_signed, signature
 from pytest_regional._text import shown
 from pytest_regional._torch import caches, config
 from pytest_regional.reference.caching.container import (
@@ -35,12 +34,11 @@ from pytest_regional.reference.caching.container import (
 )
 
 _PURPOSE = b"pytest-regional outer cache entry 1"
-_LENGTH = hashlib.sha256().digest_size
 
 
 def sign(sealed: bytes, *, key: str, secret: bytes) -> bytes:
     """Return ``sealed`` with its signature in front; unchanged with an empty ``secret``."""
-    return _signature(sealed, key, secret) + sealed if secret else sealed
+    return signature(secret, _PURPOSE, key.encode(), sealed) + sealed if secret else sealed
 
 
 def verified(signed: bytes, *, key: str, secret: bytes, where: str) -> bytes:
@@ -50,22 +48,14 @@ def verified(signed: bytes, *, key: str, secret: bytes, where: str) -> bytes:
         UnauthenticatedEntryError: it is not signed with ``secret`` for ``key``.
     """
     if not secret:
-        return signed if signed.startswith(MAGIC) else signed[_LENGTH:]
-    signature, sealed = signed[:_LENGTH], signed[_LENGTH:]
-    if not hmac.compare_digest(signature, _signature(sealed, key, secret)):
+        return signed if signed.startswith(MAGIC) else signed[LENGTH:]
+    given, sealed = signed[:LENGTH], signed[LENGTH:]
+    if not is_signed(given, secret, _PURPOSE, key.encode(), sealed):
         raise UnauthenticatedEntryError(
             f"{where} is not signed with this process's secret: forged, moved from another key, damaged, or saved "
             f"where PYTEST_REGIONAL_CACHE_SECRET is another. Set the same secret everywhere."
         )
     return sealed
-
-
-def _signature(sealed: bytes, key: str, secret: bytes) -> bytes:
-    # Lengths first, so that bytes cannot move between key and contents.
-    start = b"%s %d %d " % (_PURPOSE, len(key), len(sealed))
-    signature = hmac.new(secret, start + key.encode(), hashlib.sha256)
-    signature.update(sealed)
-    return signature.digest()
 
 
 #: Total time that one lookup or one save may wait for the server.
