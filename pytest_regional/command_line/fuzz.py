@@ -18,6 +18,7 @@ from pytest_regional.command_line.targets import UsageError
 from pytest_regional.fuzz.budget import Budget, BudgetError
 from pytest_regional.fuzz.modes import MODES
 from pytest_regional.fuzz.store import open_store
+from pytest_regional.fuzz.store.opening import SECRET, UNAUTHENTICATED
 from pytest_regional.fuzz.workers.engines import Engine, LocalProcesses
 from pytest_regional.fuzz.workers.plan import SEEDS, Part, Plan
 from pytest_regional.fuzz.workers.shared import joined
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from pytest_regional.fuzz.workers.head import Outcome
 
 _HELP = "fuzz backends with several workers: on this machine, or on all that share a store"
+
+#: Variables that workers on other machines get from this one.
+_PASSED_ON = ("OMP_NUM_THREADS", SECRET, UNAUTHENTICATED)
 
 #: The name of the environment that runs the command.
 _THIS = "python"
@@ -75,6 +79,12 @@ def add_command(commands: Any) -> None:
         help="directory or redis:// URL that all workers share (default: 'store' in the directory of findings)",
     )
     how.add_argument(
+        "--cluster",
+        metavar="ADDRESS",
+        help="workers are actors of a Ray cluster: 'local' starts one on this machine, 'ray://host:10001' joins one "
+        "(default: processes of this machine, without Ray)",
+    )
+    how.add_argument(
         "--environment",
         metavar="NAME=PYTHON",
         action="append",
@@ -107,11 +117,12 @@ def _run(asked: argparse.Namespace) -> int:
     budget = _budget(asked.budget)
     pythons = _pythons(asked.environment)
     workers = _workers(asked.workers)
-    url = asked.store or str(_made(asked.findings) / _STORE)
+    wanted = _plan(asked, budget, tuple(pythons))
+    url = asked.store or _default_store(asked.findings, wanted)
     console = Console()
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(contextlib.closing(open_store(url, tell=_tell)))
-        plan = joined(store, _plan(asked, budget, tuple(pythons)))
+        plan = joined(store, wanted)
         _check_backends(plan, asked)
         screen = stack.enter_context(CampaignScreen(console, budget.seconds).shown())
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pytest-regional-")))
@@ -120,7 +131,7 @@ def _run(asked: argparse.Namespace) -> int:
             store,
             url,
             plan,
-            _engine(pythons, workers),
+            _engine(asked, pythons, workers),
             screen,
             findings=_made(asked.findings),
             scratch=scratch,
@@ -157,6 +168,12 @@ def _pythons(given: Sequence[str]) -> Mapping[str, str]:
             raise UsageError(f"--environment={text}: {python} is no program that can be run.")
         pythons[name] = str(path)
     return pythons or {_THIS: sys.executable}
+
+
+def _default_store(findings: Path, plan: Plan | None) -> str:
+    """Return the directory of the store of a campaign of this machine: the same command again goes on with it."""
+    assert plan is not None, "only who names a store joins one"
+    return str(_made(findings) / _STORE / plan.identity)
 
 
 def _made(folder: Path) -> Path:
@@ -231,9 +248,22 @@ def _check_backends(plan: Plan, asked: argparse.Namespace) -> None:
             )
 
 
-def _engine(pythons: Mapping[str, str], workers: int) -> Engine:
-    threads = str(max(1, (os.cpu_count() or 1) // workers))
-    return LocalProcesses(pythons, {"OMP_NUM_THREADS": threads, **os.environ})
+def _engine(asked: argparse.Namespace, pythons: Mapping[str, str], workers: int) -> Engine:
+    """Return what starts workers, on this machine or on a cluster.
+
+    Workers share the cores: by default PyTorch has as many threads in each as there are cores for it.
+    """
+    if asked.cluster and asked.cluster != "local":
+        from pytest_regional.fuzz.workers.ray_cluster import RayCluster
+
+        own = {name: value for name, value in os.environ.items() if name in _PASSED_ON}
+        return RayCluster(asked.cluster, workers, pythons, own)
+    variables = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers)), **os.environ}
+    if asked.cluster:
+        from pytest_regional.fuzz.workers.ray_cluster import RayCluster
+
+        return RayCluster(asked.cluster, workers, pythons, variables)
+    return LocalProcesses(pythons, variables)
 
 
 def _named(plan: Plan) -> str:

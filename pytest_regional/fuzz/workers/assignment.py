@@ -25,7 +25,6 @@ class Assignment:
         name: of the worker's record.
         place: which of the machine's workers it is.
         environment: the name of its Python environment.
-        findings: a directory of findings that are known before the campaign, if there is one.
         scratch: a directory for what the worker writes while it lives.
         seconds: for how long it fuzzes; None for no limit.
         python_path: directories in which modules of backends are found, too.
@@ -36,15 +35,13 @@ class Assignment:
     name: str
     place: str
     environment: str
-    findings: Path | None
     scratch: Path
     seconds: float | None = None
     python_path: tuple[str, ...] = ()
 
     def dumps(self) -> str:
         """Return it as a line of JSON."""
-        data = {**dataclasses.asdict(self), "plan": self.plan.to_data(), "scratch": str(self.scratch)}
-        return json.dumps({**data, "findings": None if self.findings is None else str(self.findings)})
+        return json.dumps({**dataclasses.asdict(self), "plan": self.plan.to_data(), "scratch": str(self.scratch)})
 
     @classmethod
     def loads(cls, line: str) -> Assignment:
@@ -55,7 +52,6 @@ class Assignment:
         """
         data: dict[str, Any] = json.loads(line)
         data["plan"] = Plan.of(Field(data["plan"]))
-        data["findings"] = None if data["findings"] is None else Path(data["findings"])
         return cls(**{**data, "scratch": Path(data["scratch"]), "python_path": tuple(data["python_path"])})
 
     @property

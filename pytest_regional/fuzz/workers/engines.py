@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from pytest_regional.fuzz.workers.assignment import CANNOT, DECLARED_DEAD, DONE, Assignment
 
@@ -25,11 +26,13 @@ class Ending:
         assignment: what it had to do.
         status: its exit status, negative for a signal; None where the engine does not know.
         says: in words: by which signal, or the end of its output.
+        program: the program that it died of, as plain data, where it left one.
     """
 
     assignment: Assignment
     status: int | None
     says: str
+    program: Any = None
 
     @property
     def by_itself(self) -> bool:
@@ -41,11 +44,7 @@ class Engine(Protocol):
     """Starts workers, and replaces none by itself."""
 
     def start(self, assignment: Assignment) -> None:
-        """Start a worker.
-
-        Raises:
-            EngineError: it cannot be started.
-        """
+        """Start a worker."""
 
     def endings(self) -> list[Ending]:
         """Return the workers that ended since this was last asked."""
@@ -83,7 +82,7 @@ class LocalProcesses:
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**self._environment, "OMP_NUM_THREADS": "1"},
+                env=dict(self._environment),
                 start_new_session=True,
             )
         assert process.stdin is not None
@@ -102,7 +101,7 @@ class LocalProcesses:
             del self._running[name]
             _end_session(process.pid)
             says = f"ended by {signal.Signals(-status).name}" if status < 0 else _tail(log)
-            ended.append(Ending(assignment, status, says))
+            ended.append(Ending(assignment, status, says, crashed_program(assignment)))
         return ended
 
     def stop(self) -> None:
@@ -122,6 +121,7 @@ class LocalProcesses:
         for _, process, _ in self._running.values():
             _end_session(process.pid)
             process.wait()
+        self._running.clear()
 
 
 def _end_session(leader: int) -> None:
@@ -130,9 +130,17 @@ def _end_session(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
+def crashed_program(assignment: Assignment) -> Any:
+    """Return the program that a worker was checking when it died; None where it left nothing whole."""
+    try:
+        return json.loads(assignment.running.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
 def _tail(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     return "\n".join(lines[-_LINES:])
 
 
-__all__ = ["Ending", "Engine", "LocalProcesses"]
+__all__ = ["Ending", "Engine", "LocalProcesses", "crashed_program"]

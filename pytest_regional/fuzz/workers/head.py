@@ -14,10 +14,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Protocol
 
 from pytest_regional._errors import RegionalError
 from pytest_regional._files import write_whole
+from pytest_regional.fuzz.findings import strict_json
+from pytest_regional.fuzz.findings.strict_json import MalformedError
 from pytest_regional.fuzz.store import Store
 from pytest_regional.fuzz.workers.assignment import CANNOT, DONE, Assignment
 from pytest_regional.fuzz.workers.engines import Ending, Engine
@@ -131,6 +133,7 @@ class Head:
         before = {row.name for row in status.findings}, {row.name for row in status.crashes}
         self._shown = {(row.name, row.size) for row in status.findings} | {(row.name, 0) for row in status.crashes}
         outcome = Outcome(status)
+        self._pass_on_known()
         with self._signals(), contextlib.closing(self._engine):
             for number in range(max(workers, len(self._plan.environments))):
                 environments = self._plan.environments
@@ -151,6 +154,14 @@ class Head:
         outcome.findings = [row.name for row in outcome.status.findings if row.name not in before[0]]
         outcome.crashes = [row.name for row in outcome.status.crashes if row.name not in before[1]]
         return outcome
+
+    def _pass_on_known(self) -> None:
+        """Put what is known on this machine into the store, for workers on others, who see whether it is a finding."""
+        there = self._store.names("known")
+        for path in sorted(self._findings.glob("*.json")):
+            if path.stem not in there:
+                with contextlib.suppress(MalformedError):  # no finding: those who read the directory say so
+                    self._store.write("known", path.stem, {"finding": strict_json.read(path)}, version=0)
 
     @property
     def _is_over(self) -> bool:
@@ -182,7 +193,6 @@ class Head:
                 name,
                 place,
                 environment,
-                self._findings if self._findings.is_dir() else None,
                 self._scratch,
                 seconds,
                 self._python_path,
@@ -206,7 +216,7 @@ class Head:
         status = self._reader.read().workers.get(assignment.name)
         checked = sum(one.examples for one in status.totals.values()) if status else 0
         self._deaths = 0 if checked or (status and status.task.program) else self._deaths + 1
-        declare_dead(self._store, assignment.name, ending.says, _json_in(assignment.running))
+        declare_dead(self._store, assignment.name, ending.says, ending.program)
         if self._deaths >= DEATHS_IN_A_ROW:
             raise WorkersError(
                 f"{self._deaths} workers in a row ended before they checked anything; the last one: {ending.says}"
@@ -271,14 +281,6 @@ def _host() -> str:
     """Return the name of this machine, as far as names in a store may hold it."""
     letters = (one if one.isascii() and one.isalnum() else "-" for one in socket.gethostname()[:40])
     return "".join(letters).strip("-") or "host"
-
-
-def _json_in(path: Path) -> Any:
-    """Return what a worker that died left in a file; None where it left nothing whole."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
 
 
 __all__ = ["Head", "Outcome", "Screen", "WorkersError"]

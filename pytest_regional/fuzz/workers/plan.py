@@ -130,6 +130,12 @@ class Plan:
             at["batch"].integer(1, 10_000),
         )
 
+    @property
+    def identity(self) -> str:
+        """Eight digits that plans have in common which differ in nothing but seed and number of programs."""
+        same = dataclasses.replace(self, seed=0, programs=None)
+        return hashlib.sha256(repr(same).encode()).hexdigest()[:8]
+
     def differences(self, other: Plan) -> list[str]:
         """Return in words what ``other`` fuzzes otherwise, seed and number of programs left out."""
         names = [one.name for one in dataclasses.fields(self) if one.name not in ("seed", "programs")]

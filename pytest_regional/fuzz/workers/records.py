@@ -26,7 +26,8 @@ TASKS = ("batch", "postponed", "finding", "kept", "waiting")
 
 def as_json(data: Any) -> Any:
     """Return plain data as JSON gives it back: lists for tuples."""
-    return json.loads(json.dumps(data))
+    made: Any = json.loads(json.dumps(data))
+    return made
 
 
 @dataclass
@@ -175,7 +176,8 @@ class WorkerRecord:
         data = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
         batch = self.task.batch and vars(self.task.batch)
         totals = {name: vars(one) for name, one in self.totals.items()}
-        return as_json({**data, "task": {**vars(self.task), "batch": batch}, "totals": totals})
+        made: dict[str, Any] = as_json({**data, "task": {**vars(self.task), "batch": batch}, "totals": totals})
+        return made
 
     @classmethod
     def read(cls, document: Field) -> WorkerRecord:

@@ -104,8 +104,7 @@ class Member:
         self.store, self.plan, self.name = store, plan, name
         self._record, self._version = record, 0
         self._lock = threading.Lock()
-        self._findings: dict[str, Any] = {}
-        self._known: dict[str, dict[str, int]] = {}
+        self._seen: dict[str, dict[str, Entry]] = {}
         self._postponed: set[tuple[str, int]] = set()
         self._held: tuple[str, int] | None = None
         self._none_is_left = False
@@ -300,11 +299,15 @@ class Member:
 
     # Findings
 
-    def findings(self) -> Iterator[tuple[str, Any]]:
-        """Yield names and entries of all findings of the campaign so far."""
-        for name, entry in self._news("findings").items():
-            self._findings[name] = entry.data
-        yield from self._findings.items()
+    def findings(self) -> dict[str, Any]:
+        """Return the data of all findings of the campaign so far, by name."""
+        return {name: entry.data for name, entry in self._all("findings").items()}
+
+    def known_findings(self) -> Iterator[tuple[str, int, Any]]:
+        """Yield table and name, version, and data of all findings: of this campaign, and those known before."""
+        for table in ("known", "findings"):
+            for name, entry in self._all(table).items():
+                yield f"{table}/{name}", entry.version, entry.data
 
     def keep(self, name: str, data: Mapping[str, Any]) -> None:
         """Keep a finding, unless there is a smaller one of its name.
@@ -329,7 +332,7 @@ class Member:
         """
         if len(self.plan.environments) < 2:
             return None
-        for name, data in self.findings():
+        for name, data in self.findings().items():
             if data["environment"] == self.environment:
                 continue
             result = f"{self.environment}-{name}"
@@ -366,12 +369,11 @@ class Member:
                 return True
         return False
 
-    def _news(self, table: str) -> dict[str, Entry]:
-        """Return the entries of a table that changed since this was last asked."""
-        known = self._known.setdefault(table, {})
-        news = self.store.entries(table, known)
-        known.update({name: entry.version for name, entry in news.items()})
-        return news
+    def _all(self, table: str) -> dict[str, Entry]:
+        """Return all entries of a table in which none is ever deleted; only those that changed are read."""
+        entries = self._seen.setdefault(table, {})
+        entries.update(self.store.entries(table, {name: entry.version for name, entry in entries.items()}))
+        return entries
 
     def _read(self, read: Callable[[Field], T], entry: Entry | None) -> T | None:
         return read_entry(read, entry)

@@ -119,23 +119,19 @@ class StoreFindings:
 
     Args:
         member: this worker.
-        before: known before.
         scratch: a directory for scripts that are tried.
     """
 
-    def __init__(self, member: Member, before: Path | None, scratch: Path) -> None:
+    def __init__(self, member: Member, scratch: Path) -> None:
         self._member, self._scratch = member, scratch
-        self._before = list(FindingsFolder(before).readable()) if before is not None else []
         self._read: dict[tuple[str, int], AnyFinding | None] = {}
 
     def readable(self) -> Iterator[AnyFinding]:
         """Yield them; what a stranger may have put there is left out."""
-        yield from self._before
-        for name, data in self._member.findings():
-            key = name, int(data["size"])
-            if key not in self._read:
-                self._read[key] = finding_in(data)
-            if (finding := self._read[key]) is not None:
+        for name, version, data in self._member.known_findings():
+            if (name, version) not in self._read:
+                self._read[name, version] = finding_in(data)
+            if (finding := self._read[name, version]) is not None:
                 yield finding
 
     def save_shown(self, finding: AnyFinding) -> Path:
@@ -184,7 +180,7 @@ class Worker:
     def __init__(self, assignment: Assignment, member: Member, stop: Stop) -> None:
         self._assignment, self._plan = assignment, assignment.plan
         self._member, self._stop = member, stop
-        self._findings = StoreFindings(member, assignment.findings, assignment.scratch)
+        self._findings = StoreFindings(member, assignment.scratch)
         self._until = time.monotonic() + (MOST_SECONDS if assignment.seconds is None else assignment.seconds)
         self._campaigns: dict[int, Campaign[Program]] = {}
         self._guidances: dict[int, Guidance] = {}

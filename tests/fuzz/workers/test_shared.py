@@ -250,12 +250,12 @@ def test_what_a_dead_worker_was_reducing_another_one_reduces_once(store):
 def test_findings_are_known_to_all_and_the_smaller_one_stays(store):
     first, second = member(store, "a"), member(store, "b")
     first.keep("x", {"size": 3, "title": "three"})
-    assert [data["title"] for _, data in second.findings()] == ["three"]
+    assert [data["title"] for data in second.findings().values()] == ["three"]
 
     second.keep("x", {"size": 5, "title": "five"})
-    assert [data["title"] for _, data in first.findings()] == ["three"]
+    assert [data["title"] for data in first.findings().values()] == ["three"]
     second.keep("x", {"size": 2, "title": "two"})
-    assert [data["title"] for _, data in first.findings()] == ["two"]
+    assert [data["title"] for data in first.findings().values()] == ["two"]
 
 
 def test_a_finding_is_checked_once_in_each_other_environment(store):
