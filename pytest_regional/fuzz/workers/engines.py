@@ -14,6 +14,9 @@ from typing import Any, Protocol
 
 from pytest_regional.fuzz.workers.assignment import CANNOT, DECLARED_DEAD, DONE, Assignment
 
+#: The module that a worker process runs.
+WORKER = "pytest_regional.fuzz.workers.worker"
+
 #: Lines of a worker's output that are shown where it could not work.
 _LINES = 15
 
@@ -65,17 +68,18 @@ class LocalProcesses:
     Args:
         pythons: by the name of an environment, its Python interpreter.
         environment: variables for all of them.
+        module: what is run as a worker.
     """
 
-    def __init__(self, pythons: Mapping[str, str], environment: Mapping[str, str]) -> None:
-        self._pythons, self._environment = pythons, environment
+    def __init__(self, pythons: Mapping[str, str], environment: Mapping[str, str], module: str = WORKER) -> None:
+        self._pythons, self._environment, self._module = pythons, environment, module
         self._running: dict[str, tuple[Assignment, subprocess.Popen[bytes], Path]] = {}
 
     def start(self, assignment: Assignment) -> None:
         """Start a worker in a session of its own: Ctrl-C is for the process that waits for it."""
         log = assignment.scratch / f"{assignment.name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
-        command = [self._pythons[assignment.environment], "-m", "pytest_regional.fuzz.workers.worker"]
+        command = [self._pythons[assignment.environment], "-m", self._module]
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command,

@@ -48,6 +48,7 @@ class CrashRow:
         environment: of the worker.
         ending: how the worker ended.
         part: the number of the part.
+        kind: what the worker was doing: ``batch`` for a program that was drawn.
         program: as plain data.
     """
 
@@ -55,6 +56,7 @@ class CrashRow:
     environment: str
     ending: str
     part: int
+    kind: str
     program: Any
 
 
@@ -218,7 +220,12 @@ def _found(name: str, entry: Entry, results: Mapping[str, str]) -> FoundRow | No
 def _crash(name: str, document: Field) -> CrashRow:
     at = document.mapping()
     return CrashRow(
-        name, at["environment"].line(), at["ending"].text(), at["part"].integer(0, 1000), at["program"].value
+        name,
+        at["environment"].line(),
+        at["ending"].text(),
+        at["part"].integer(0, 1000),
+        at["kind"].line(),
+        at["program"].value,
     )
 
 

@@ -270,7 +270,10 @@ class Worker:
         task = self._task
         if task.batch is not None:
             task = replace(task, batch=replace(task.batch, drawn=self._drawn))
-        self._member.does(replace(task, program=files.to_data(program), since=time.time()), self._totals())
+        totals = self._totals()
+        if task.batch is not None:
+            totals[self._plan.parts[task.part].name].examples -= 1  # this one, which is not checked yet
+        self._member.does(replace(task, program=files.to_data(program), since=time.time()), totals)
 
     def _claim(self, part: int, violation: OracleViolationError, program: Program) -> bool:
         # What AOTAutograd breaks is one finding, whatever the backend.

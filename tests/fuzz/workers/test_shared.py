@@ -69,7 +69,11 @@ def test_the_rest_of_a_dead_workers_batch_goes_to_another_and_the_program_is_a_c
     (crash,) = store.entries("crashes").values()
     assert (crash.data["program"], crash.data["ending"]) == (PROGRAM, "ended by SIGSEGV")
     record = store.read("workers", "a").data
-    assert (record["state"], record["settled"], record["totals"]["reference, interpret"]["examples"]) == ("dead", True, 2)
+    assert (record["state"], record["settled"], record["totals"]["reference, interpret"]["examples"]) == (
+        "dead",
+        True,
+        2,
+    )
 
 
 def test_between_two_programs_nothing_crashed(store):
@@ -301,7 +305,9 @@ def test_who_waits_for_others_is_not_waited_for(store):
 def test_a_store_has_one_plan(store):
     assert joined(store, dataclasses.replace(PLAN, seed=8)) == PLAN
     assert joined(store, None) == PLAN
-    with pytest.raises(PlanError, match=r"holds another campaign: parts: .*torch, interpret, not reference, interpret\."):
+    with pytest.raises(
+        PlanError, match=r"holds another campaign: parts: .*torch, interpret, not reference, interpret\."
+    ):
         joined(store, dataclasses.replace(PLAN, parts=PLAN.parts[:1]))
 
 
