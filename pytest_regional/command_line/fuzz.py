@@ -105,7 +105,7 @@ def run(asked: argparse.Namespace) -> int:
     except UsageError:
         raise
     except RegionalError as error:
-        raise UsageError(f"{error}.".replace("..", ".")) from error
+        raise UsageError(_sentence(error)) from error
 
 
 def _run(asked: argparse.Namespace) -> int:
@@ -141,6 +141,11 @@ def _run(asked: argparse.Namespace) -> int:
         outcome = head.run(workers)
     _print_summary(outcome, asked.findings)
     return outcome.exit_status
+
+
+def _sentence(error: RegionalError) -> str:
+    text = str(error)
+    return text if text.endswith(".") else f"{text}."
 
 
 def _budget(text: str) -> Budget:
@@ -195,7 +200,7 @@ def _plan(asked: argparse.Namespace, budget: Budget, environments: tuple[str, ..
     modes = _names(asked.mode) if asked.mode else ["emulated" if device.startswith("cuda-emulated") else "native"]
     for mode in modes:
         if mode not in MODES:
-            raise UsageError(f"--mode={asked.mode}: {unknown_name('mode', mode, MODES)}.")
+            raise UsageError(f"--mode={asked.mode}: {unknown_name('mode', mode, MODES)}")
     parts = tuple(
         Part(backend, "cuda-emulated" if mode == "emulated" and device == "cpu" else device, mode)
         for backend in backends
@@ -222,9 +227,12 @@ def _names(text: str) -> list[str]:
 def _settings(text: str) -> tuple[str, ...]:
     if not text or text == "none":
         return ()
-    from pytest_regional.fuzz.settings import named_settings
+    from pytest_regional.fuzz.settings import UnknownSettingError, named_settings
 
-    return tuple(setting.name for setting in named_settings(_names(text)))
+    try:
+        return tuple(setting.name for setting in named_settings(_names(text)))
+    except UnknownSettingError as error:
+        raise UsageError(f"--settings={text}: {_sentence(error)}") from error
 
 
 def _timeout(seconds: float) -> float:
