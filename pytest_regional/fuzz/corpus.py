@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pytest_regional.fuzz.findings import files
 from pytest_regional.fuzz.model.program import Program
@@ -58,8 +58,8 @@ class CorpusFolder:
         if self._unreadable is not None:
             self._unreadable(error)
 
-    def save(self, program: Program) -> None:
-        """Write ``program``."""
+    def save(self, program: Program, keys: Collection[str] = ()) -> None:
+        """Write ``program``; which ``keys`` it reaches is found again when it is checked."""
         self.path.mkdir(parents=True, exist_ok=True)
         files.save(program, self._file_of(program))
 
@@ -87,6 +87,19 @@ class _Kept:
     keys: set[str] = field(default_factory=set)
 
 
+class KeptPrograms(Protocol):
+    """Where kept programs are written; a :class:`CorpusFolder` is one."""
+
+    def programs(self, part: int = 0, parts: int = 1) -> Iterator[Program]:
+        """Yield the programs of one of ``parts`` shares that are to be checked again."""
+
+    def save(self, program: Program, keys: Collection[str]) -> None:
+        """Keep a program that reaches ``keys``."""
+
+    def drop(self, program: Program) -> None:
+        """Forget a program: others reach what it does."""
+
+
 class Corpus:
     """Kept programs.
 
@@ -98,7 +111,7 @@ class Corpus:
         reached: by key, how many checked programs reached it, kept or not.
     """
 
-    def __init__(self, most: int = MOST_PROGRAMS, folder: CorpusFolder | None = None) -> None:
+    def __init__(self, most: int = MOST_PROGRAMS, folder: KeptPrograms | None = None) -> None:
         self.reached: Counter[str] = Counter()
         self._most, self._folder = most, folder
         self._kept: dict[str, _Kept] = {}
@@ -116,6 +129,15 @@ class Corpus:
         self.reached.update(keys)
         return new
 
+    def adopt(self, program: Program, keys: Collection[str]) -> None:
+        """Take over a program that another process keeps: what it reaches is new no more."""
+        folder, self._folder = self._folder, None
+        try:
+            self.count(keys)
+            self.keep(program, keys)
+        finally:
+            self._folder = folder
+
     def keep(self, program: Program, keys: Collection[str]) -> bool:
         """Keep ``program`` if it is the smallest one for some of ``keys``, which were counted; return whether it is.
 
@@ -128,7 +150,7 @@ class Corpus:
             return False
         self._kept[identity] = made
         if self._folder is not None:
-            self._folder.save(program)
+            self._folder.save(program, keys)
         for key in smaller:
             self._give(key, made)
         while len(self) > self._most:
@@ -168,4 +190,4 @@ class Corpus:
         return chance.choices(kept, [self._rarity(one) / max(one.size, 1) for one in kept])[0].program
 
 
-__all__ = ["MOST_PROGRAMS", "Corpus", "CorpusFolder"]
+__all__ = ["MOST_PROGRAMS", "Corpus", "CorpusFolder", "KeptPrograms"]

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_regional.fuzz.corpus import Corpus, CorpusFolder
+from pytest_regional.fuzz.corpus import Corpus, KeptPrograms
 from pytest_regional.fuzz.decisions import coverage_keys, decisions_recorded
 from pytest_regional.fuzz.draw.encoding import Options
 from pytest_regional.fuzz.draw.mutation import is_drawable, mutated
@@ -68,7 +68,7 @@ class Guidance:
         self,
         seed: int,
         options: Options | None = None,
-        folder: CorpusFolder | None = None,
+        folder: KeptPrograms | None = None,
         *,
         part: int = 0,
         parts: int = 1,

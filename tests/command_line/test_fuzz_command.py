@@ -50,7 +50,7 @@ def fuzzed(*arguments, **options):
         (["--seed=-1"], "--seed=-1: give a number from 0 to"),
         (
             ["--mode=nativ"],
-            "--mode=nativ: unknown mode 'nativ'. Did you mean 'native'? Known: aten, emulated, graph, interpret, native.\n",
+            "--mode=nativ: unknown mode 'nativ'. Did you mean 'native'? Known: aten, emulated, graph, interpret, nat",
         ),
         (["--settings=fredom"], "--settings=fredom: unknown setting 'fredom'. Known: all, "),
         (["--timeout=0"], "--timeout=0: give seconds from 1 to 86400."),

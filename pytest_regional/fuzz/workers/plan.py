@@ -121,7 +121,7 @@ class Plan:
             tuple(_part(one) for one in at["parts"].items(100)),
             at["seed"].integer(0, SEEDS),
             tuple(one.line() for one in at["environments"].items(100)),
-            at["programs"].or_none(lambda one: one.integer(1, 10**9)),
+            at["programs"].or_none(lambda one: one.integer(0, 10**9)),
             tuple(one.line() for one in at["settings"].items()),
             at["guidance"].line(),
             _seconds(at["limit"]),

@@ -330,13 +330,11 @@ class Member:
         Raises:
             DeclaredDeadError: others have taken over.
         """
-        if len(self.plan.environments) < 2:
-            return None
-        for name, data in self.findings().items():
-            if data["environment"] == self.environment:
-                continue
+        elsewhere = [one for one in self.findings().items() if one[1].get("environment") != self.environment]
+        there = self.store.names("results") if elsewhere else {}
+        for name, data in elsewhere:
             result = f"{self.environment}-{name}"
-            if result in self.store.names("results"):
+            if result in there:
                 continue
             self.does(Task("finding", name=name))
             if self.store.write("results", result, {"holder": self.name, "finding": name}, version=0):
@@ -356,6 +354,24 @@ class Member:
             "detail": detail[:1000],
         }
         self.store.write("results", result, data, version=1)
+
+    # Kept programs
+
+    def kept(self) -> Iterator[tuple[str, Any]]:
+        """Yield names and data of the programs that any worker kept since this was last asked."""
+        before = set(self._seen.get("corpus", {}))
+        for name, entry in self._all("corpus").items():
+            if name not in before:
+                yield name, entry.data
+
+    def keep_program(self, name: str, data: Mapping[str, Any]) -> None:
+        """Keep a program that reached something new; one that is kept already stays as it is.
+
+        Args:
+            name: of the program.
+            data: ``mode``, ``program``, ``size`` and ``keys``, as plain data.
+        """
+        self.store.write("corpus", name, as_json(data), version=0)
 
     # Others
 

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -152,6 +152,30 @@ def finding_in(data: Any) -> AnyFinding | None:
         return None
 
 
+class StoreCorpus:
+    """The kept programs of one mode in a campaign's store; :mod:`~pytest_regional.fuzz.workers.pruning` deletes some.
+
+    Args:
+        member: this worker.
+        mode: in which they reach what they reach.
+    """
+
+    def __init__(self, member: Member, mode: str) -> None:
+        self._member, self._mode = member, mode
+
+    def programs(self, part: int = 0, parts: int = 1) -> Iterator[Program]:
+        """Yield none: what others keep is adopted, not checked again."""
+        return iter(())
+
+    def save(self, program: Program, keys: Collection[str]) -> None:
+        """Keep a program for all workers."""
+        data = {"mode": self._mode, "program": files.to_data(program), "size": len(program.steps), "keys": sorted(keys)}
+        self._member.keep_program(f"{self._mode}-{program.identity}", data)
+
+    def drop(self, program: Program) -> None:
+        """Do nothing: the program may be the smallest one for what another worker knows of."""
+
+
 @dataclass
 class PublishedPrograms(Programs):
     """Programs, each of which is in the store while it is checked.
@@ -219,6 +243,7 @@ class Worker:
         campaign = self._campaign(batch.part)
         self._skip, self._drawn, self._next = batch.drawn, 0, batch.begin
         self._task = Task("batch", batch=batch, part=batch.part)
+        self._adopt()
         before = campaign.result.examples
         campaign.budget = Budget(seconds=max(self._until - time.monotonic(), 0.001))
         campaign.check(self._programs(batch, campaign))
@@ -344,8 +369,23 @@ class Worker:
             return None
         if part not in self._guidances:
             share = 0.0 if self._plan.guidance == "off" else MUTATED
-            self._guidances[part] = Guidance(hash_of(self._assignment.name), options, share=share)
+            kept = None if self._plan.guidance == "off" else StoreCorpus(self._member, where.mode)
+            self._guidances[part] = Guidance(hash_of(self._assignment.name), options, kept, share=share)
         return self._guidances[part]
+
+    def _adopt(self) -> None:
+        """Take over what other workers kept."""
+        if self._plan.guidance == "off":
+            return
+        for _, data in self._member.kept():
+            try:
+                mode, keys, program = data["mode"], [str(key) for key in data["keys"]], files.from_data(data["program"])
+            except (KeyError, TypeError, files.ProgramFileError):
+                continue  # written by a stranger, or by another release
+            self._reported.update(keys)
+            for part, guidance in self._guidances.items():
+                if self._plan.parts[part].mode == mode:
+                    guidance.corpus.adopt(program, keys)
 
 
 def hash_of(name: str) -> int:

@@ -166,7 +166,7 @@ def test_a_worker_that_cannot_work_ends_the_campaign_and_says_why(store, tmp_pat
 def test_workers_that_die_before_they_check_anything_end_the_campaign(store, tmp_path):
     engine = FakeEngine(store, *[lambda member: (1, "ImportError: no torch")] * 10)
 
-    with pytest.raises(WorkersError, match="3 workers in a row ended before they checked anything.*no torch"):
+    with pytest.raises(WorkersError, match=r"3 workers in a row ended before they checked anything.*no torch"):
         head(store, engine, tmp_path)[0].run(1)
 
 

@@ -1,5 +1,6 @@
 """How workers share a campaign: what each gets, and what becomes of what dead ones had."""
 
+import contextlib
 import dataclasses
 
 import pytest
@@ -162,10 +163,8 @@ def test_who_dies_while_it_settles_a_death_is_replaced(store, monkeypatch, fails
         return write(*arguments, **options)
 
     monkeypatch.setattr(store, "write", dying)
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         declare_dead(store, "a", "ended by SIGKILL")
-    except KeyboardInterrupt:
-        pass
     monkeypatch.setattr(store, "write", write)
     declare_dead(store, "a", "ended by SIGKILL")
 

@@ -268,3 +268,24 @@ def test_batches_have_other_seeds_and_the_first_one_goes_on(store):
     assert Batch(0, 0) != Batch(0, 0, begin=1)
     assert PLAN.seed_of(0) != PLAN.seed_of(1)
     assert dataclasses.replace(PLAN, seed=4).seed_of(0) != PLAN.seed_of(0)
+
+
+def test_what_one_worker_keeps_another_one_mutates_and_does_not_keep_again(
+    store, tmp_path, checked, draws, monkeypatch
+):
+    monkeypatch.setattr("pytest_regional.fuzz.guidance.coverage_keys", lambda features, words: features)
+    monkeypatch.setattr("pytest_regional.fuzz.guidance.mutated", lambda program, chance, options: program)
+    draws(chain("neg", "abs"))
+    plan = dataclasses.replace(PLAN, guidance="on", programs=1, batch=1)
+    Started(store, tmp_path, plan).run()
+    kept = store.entries("corpus")
+    assert [entry.data["mode"] for entry in kept.values()] == ["native"]
+
+    draws(chain("neg"))
+    more = dataclasses.replace(plan, programs=8)
+    second = Started(store, tmp_path, more, "b")
+    second.run()
+
+    assert chain("neg", "abs") in checked.programs[1:]  # a mutant of what the first one kept
+    assert store.entries("corpus").keys() >= kept.keys()
+    assert not [batch for batch in status_of(store).done[1:] if "op:abs" in batch.keys]
