@@ -9,6 +9,7 @@ import secrets
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,12 @@ from pytest_regional._text import plural, unknown_name
 from pytest_regional.command_line.targets import UsageError
 from pytest_regional.fuzz.budget import Budget, BudgetError
 from pytest_regional.fuzz.modes import MODES
-from pytest_regional.fuzz.store import open_store
+from pytest_regional.fuzz.store import Store, open_store
 from pytest_regional.fuzz.store.opening import SECRET, UNAUTHENTICATED
 from pytest_regional.fuzz.workers.engines import Engine, LocalProcesses
 from pytest_regional.fuzz.workers.plan import SEEDS, Part, Plan
+from pytest_regional.fuzz.workers.pruning import prune
+from pytest_regional.fuzz.workers.regression import Regression, fill
 from pytest_regional.fuzz.workers.shared import joined
 
 if TYPE_CHECKING:
@@ -65,9 +68,8 @@ def add_command(commands: Any) -> None:
     how.add_argument(
         "--budget",
         metavar="BUDGET",
-        default="10m",
         help="a time (30s, 10m, 2h) that this command works, or the number of programs (500) of the whole campaign in "
-        "each environment (default: 10m)",
+        "each environment (default: 10m; with --ci 5m)",
     )
     how.add_argument("--workers", metavar="N", type=int, help="worker processes (default: one for each core)")
     how.add_argument(
@@ -90,6 +92,16 @@ def add_command(commands: Any) -> None:
         action="append",
         default=[],
         help="a Python interpreter with another PyTorch, whose workers check the same programs; may be repeated",
+    )
+    instead = parser.add_argument_group("instead of new programs")
+    instead.add_argument(
+        "--ci",
+        action="store_true",
+        help="check again what earlier campaigns kept: known findings, and programs that reached something of their "
+        "own. Exit status 1: something fails that is not known",
+    )
+    instead.add_argument(
+        "--prune", action="store_true", help="delete the kept programs of the store that reach nothing of their own"
     )
     parser.set_defaults(run=run)
 
@@ -114,16 +126,26 @@ def _run(asked: argparse.Namespace) -> int:
     from pytest_regional.fuzz.workers.head import Head
     from pytest_regional.report.campaign_screen import CampaignScreen
 
-    budget = _budget(asked.budget)
+    budget = _budget(asked.budget or ("5m" if asked.ci else "10m"))
     pythons = _pythons(asked.environment)
     workers = _workers(asked.workers)
+    if asked.ci and asked.cluster not in (None, "local"):
+        raise UsageError("--ci checks again on one machine: leave out --cluster, or say --cluster=local.")
     wanted = _plan(asked, budget, tuple(pythons))
     url = asked.store or _default_store(asked.findings, wanted)
     console = Console()
+    regression = None
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(contextlib.closing(open_store(url, tell=_tell)))
-        plan = joined(store, wanted)
+        if asked.prune:
+            return _prune(store)
+        plan = wanted if wanted is not None and asked.ci else joined(store, wanted)
         _check_backends(plan, asked)
+        if asked.ci:
+            source, url = store, stack.enter_context(tempfile.TemporaryDirectory(prefix="pytest-regional-"))
+            store = stack.enter_context(contextlib.closing(open_store(url, tell=_tell)))
+            plan = joined(store, replace(plan, programs=0))
+            regression = fill(store, plan, asked.findings, source)
         screen = stack.enter_context(CampaignScreen(console, budget.seconds).shown())
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pytest-regional-")))
         screen.says(f"{_named(plan)}; --seed={plan.seed}; {plural(workers, 'worker')}; store {store.where}")
@@ -139,8 +161,25 @@ def _run(asked: argparse.Namespace) -> int:
             python_path=[os.getcwd()],
         )
         outcome = head.run(workers)
+    if regression is not None:
+        _print_regression(regression, outcome)
     _print_summary(outcome, asked.findings)
     return outcome.exit_status
+
+
+def _prune(store: Store) -> int:
+    pruned = prune(store)
+    print(f"{pruned.after} of {plural(pruned.before, 'kept program')} reach all {plural(pruned.keys, 'coverage key')}")
+    return 0
+
+
+def _print_regression(regression: Regression, outcome: Outcome) -> None:
+    known, kept = plural(len(regression.findings), "known finding"), plural(regression.programs, "kept program")
+    print(f"checked again: {known}, {kept}")
+    for title in regression.fixed(outcome.status):
+        print(f"  fixed: {title}")
+    if unchecked := regression.unchecked(outcome.status):
+        print(f"  {unchecked} not checked: give --budget more")
 
 
 def _sentence(error: RegionalError) -> str:

@@ -256,7 +256,7 @@ class Member:
         if (claim, version) in self._postponed:
             return
         self._postponed.add((claim, version))
-        _postpone(self.store, f"{claim}-{version}-{self.name}"[:140], Left("", claim, part, program))
+        leave(self.store, f"{claim}-{version}-{self.name}"[:140], Left("", claim, part, program))
 
     def release(self) -> None:
         """Say that the failure which this worker claimed, if any, is reduced."""
@@ -447,7 +447,8 @@ def _left(name: str, document: Field) -> Left:
     )
 
 
-def _postpone(store: Store, name: str, left: Left) -> None:
+def leave(store: Store, name: str, left: Left) -> None:
+    """Leave a program for some worker to check, under a name of its own."""
     data = {
         "holder": None,
         "claim": left.claim,
@@ -529,7 +530,7 @@ def _leave_claimed(store: Store, claim: str, entry: Entry, name: str) -> None:
     attempts = int(entry.data["attempts"]) + 1
     if attempts < ATTEMPTS and entry.data["program"] is not None:
         left = Left("", claim, entry.data["part"], entry.data["program"], attempts)
-        _postpone(store, f"{claim}-{entry.version}-{name}"[:140], left)
+        leave(store, f"{claim}-{entry.version}-{name}"[:140], left)
     store.write("claims", claim, {**entry.data, "holder": None, "program": None}, version=entry.version)
 
 
@@ -562,4 +563,15 @@ def _batch_in(document: Field) -> Batch:
     return batch_of(Field({name: at[name].value for name in ("number", "part", "begin", "drawn")}))
 
 
-__all__ = ["ATTEMPTS", "DeclaredDeadError", "Left", "Member", "batch_name", "claim_name", "declare_dead", "joined"]
+__all__ = [
+    "ATTEMPTS",
+    "DeclaredDeadError",
+    "Left",
+    "Member",
+    "batch_name",
+    "claim_name",
+    "declare_dead",
+    "joined",
+    "leave",
+    "read_entry",
+]
