@@ -93,6 +93,11 @@ def add_command(commands: Any) -> None:
         default=[],
         help="a Python interpreter with another PyTorch, whose workers check the same programs; may be repeated",
     )
+    how.add_argument(
+        "--exit-zero",
+        action="store_true",
+        help="exit status 0 also for new findings, where a scheduler takes 1 as failed",
+    )
     instead = parser.add_argument_group("instead of new programs")
     instead.add_argument(
         "--ci",
@@ -164,7 +169,7 @@ def _run(asked: argparse.Namespace) -> int:
     if regression is not None:
         _print_regression(regression, outcome)
     _print_summary(outcome, asked.findings)
-    return outcome.exit_status
+    return 0 if asked.exit_zero else outcome.exit_status
 
 
 def _prune(store: Store) -> int:
@@ -175,8 +180,9 @@ def _prune(store: Store) -> int:
 
 def _print_regression(regression: Regression, outcome: Outcome) -> None:
     known, kept = plural(len(regression.findings), "known finding"), plural(regression.programs, "kept program")
-    print(f"checked again: {known}, {kept}")
-    for title in regression.fixed(outcome.status):
+    fixed = regression.fixed(outcome.status)
+    print(f"to be checked again: {known}, {kept}; {len(fixed)} fixed")
+    for title in fixed:
         print(f"  fixed: {title}")
     if unchecked := regression.unchecked(outcome.status):
         print(f"  {unchecked} not checked: give --budget more")
