@@ -35,7 +35,6 @@ VERSION = r"[1-9][0-9]{0,17}"
 NONCE = r"[0-9a-f]{16}"
 
 
-
 def matches(form: str, text: bytes) -> bool:
     """Say whether the whole of ``text``, which is from elsewhere, has one of the forms above."""
     return bool(re.fullmatch(form.encode(), text))
