@@ -199,8 +199,10 @@ class FolderBackend:
             if self._content(self._path(table, _NOW, name, *key)) is None:
                 raise _MovedError
             self._documents.refuse(table, name, "missing", "has no document")
-        document = content and self._documents.read(table, name, content, named=f"{key[0]}.{key[1]}")
-        if not document:
+            document = None
+        else:
+            document = self._documents.read(table, name, content, named=f"{key[0]}.{key[1]}")
+        if document is None:
             self._junk.add((table, name, key))
             return None
         self._saw(table, name, key)

@@ -89,8 +89,8 @@ def _on_server(place: ServerUrl, documents: Documents, tell: Callable[[str], Non
 def _tell_what_is_lost(where: str, settings: Mapping[str, str], tell: Callable[[str], None]) -> None:
     if settings.get("appendonly") == "no" and settings.get("save") == "":
         tell(
-            f"The server of the store at {where} keeps nothing on disk: when it ends, the campaign is lost. Its setting "
-            f"`appendonly yes` keeps it."
+            f"The server of the store at {where} keeps nothing on disk: when it ends, the campaign is lost. Its "
+            f"setting `appendonly yes` keeps it."
         )
     if settings.get("maxmemory", "0") != "0" and settings.get("maxmemory-policy", "noeviction") != "noeviction":
         tell(

@@ -1,8 +1,8 @@
 """A store on a Redis server, which is not trusted, and may be away for minutes.
 
-Of a campaign ``NAME`` all keys begin with ``pytest-regional:campaign:NAME:``. A table has three hashes by name of entry:
-``values:TABLE`` holds the documents, ``versions:TABLE`` their versions, for listing alone, and ``wrote:TABLE`` the
-nonces of the last writes. A counter is a number, ``counter:COUNTER``, and a sorted set of tokens, ``tokens:COUNTER``.
+Of a campaign ``NAME`` all keys begin with ``pytest-regional:campaign:NAME:``. A table has three hashes, by name of
+entry: ``values:TABLE`` holds the documents, ``versions:TABLE`` their versions, for listing alone, and ``wrote:TABLE``
+the nonces of the last writes. A counter is a number, ``counter:COUNTER``, and a sorted set, ``tokens:COUNTER``.
 
 **Writes** are one script each, and a script is atomic. It compares the version that begins the document that is there.
 A script whose reply was lost is run again: when its nonce is among those of the last writes, it had been run.
@@ -64,7 +64,7 @@ return found
 _REPLACE = """
 local there = redis.call('HGET', KEYS[1], ARGV[1])
 local past = redis.call('HGET', KEYS[3], ARGV[1]) or ''
-local version = there and string.match(there, '^(%d+) ') or '0'
+local version = there and (string.match(there, '^(%d+) ') or 'junk') or '0'
 local same = there and #ARGV[2] == 40 and redis.sha1hex(there) == ARGV[2]
 if not same and version ~= ARGV[2] then
   if string.find(past, ARGV[5], 1, true) then return {1, '', ''} end

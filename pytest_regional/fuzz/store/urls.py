@@ -121,4 +121,5 @@ def _split(url: str) -> SplitResult:
 
 def _error(url: str, problem: str) -> UrlError:
     # Without the "from": what a parser says of a URL may hold pieces of its password.
-    return UrlError(f"{shown(masked(url), 200)!r} names no store: {problem}. {_ACCEPTED}")
+    plain = masked(re.sub(r"^(\w+:)(?!//).*@", r"\1***@", str.__str__(url)))
+    return UrlError(f"{shown(plain, 200)!r} names no store: {problem}. {_ACCEPTED}")
