@@ -1,7 +1,7 @@
 """Print how many fuzzing workers one store serves: ``python -m bench.campaign_store --workers 100 1000 --seconds 20``.
 
-Each worker is a thread with a store of its own, in a few processes, that does what a worker of a campaign does, without
-the programs: it sleeps for as long as a program takes. Once in 20 programs it takes a number, and asks for new findings
+A few processes are full of workers, each with a store of its own, which do what a worker of a campaign does, without
+the programs: a worker sleeps for as long as one takes. Once in 20 programs it takes a number, and asks for new findings
 and claims; after each it writes its own record of 6 KB; one program in 200 fails, in one of 50 ways, and then it tries
 to claim that. The stores are a folder, and a Redis server that keeps nothing on disk. All share this machine's cores,
 so what bends first are often the workers: compare the two columns of processor time.
@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import heapq
 import multiprocessing
 import os
 import random
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +31,8 @@ from pytest_regional.fuzz.store import Store, open_store
 from tests.redis_server import RunningRedis, free_port
 
 SECRET = b"bench"
-PROCESSES = 4
+#: More than cores: what waits for the disk in one keeps no other from going on.
+PROCESSES = 16
 RECORD = {"seen": "x" * 6000}
 PROGRAMS_A_SYNC, PROGRAMS_A_FAILURE, SIGNATURES = 20, 200, 50
 #: Of the ideal programs a minute; below, a store is said to bend.
@@ -98,7 +99,7 @@ class Worker:
         self.counts = Counts()
         self.random = random.Random(name)
         self.known: dict[str, dict[str, int]] = {"findings": {}, "claims": {}}
-        self.version = 0
+        self.version = self.phase = 0
 
     def timed(self, operation: Callable[[], Any]) -> Any:
         """Return what an operation returns, and note how long it takes."""
@@ -108,20 +109,20 @@ class Worker:
         finally:
             self.counts.times.append(time.perf_counter() - begin)
 
-    def run(self, start: float, seconds: float) -> None:
-        """Work from ``start`` on."""
+    def begin(self, start: float, seconds: float) -> float:
+        """Return when the first program ends, of those that begin from ``start`` on, at some time."""
         begin = start + self.random.random() * self.program
-        end, phase = start + seconds, self.random.randrange(PROGRAMS_A_SYNC)
-        self.counts.ideal = int((end - begin) / self.program)
-        time.sleep(max(0.0, begin - time.time()))
-        while True:
-            if (self.counts.programs + phase) % PROGRAMS_A_SYNC == 0:
-                self.sync()
-            time.sleep(self.program)
-            if time.time() >= end:
-                return
-            self.record()
-            self.counts.programs += 1
+        self.phase = self.random.randrange(PROGRAMS_A_SYNC)
+        self.counts.ideal = int((start + seconds - begin) / self.program)
+        return begin + self.program
+
+    def end_program(self) -> float:
+        """Do what follows a program, and what precedes the next; return when that will end."""
+        self.record()
+        self.counts.programs += 1
+        if (self.counts.programs + self.phase) % PROGRAMS_A_SYNC == 0:
+            self.sync()
+        return time.time() + self.program
 
     def sync(self) -> None:
         """Take a number, and learn what others found."""
@@ -155,11 +156,13 @@ def work(url: str, names: Sequence[str], program: float, seconds: float, ready: 
     workers = [Worker(open_store(url, secret=SECRET, tell=lambda _: None), name, program) for name in names]
     ready.wait()
     start, before = time.time() + 0.2, time.process_time()
-    threads = [threading.Thread(target=worker.run, args=(start, seconds)) for worker in workers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    # One after the other: with a thread each, hundreds wait for the interpreter's lock, and not for the store.
+    due = [(worker.begin(start, seconds), index) for index, worker in enumerate(workers)]
+    heapq.heapify(due)
+    while due and due[0][0] < start + seconds and time.time() < start + seconds:
+        time.sleep(max(0.0, due[0][0] - time.time()))
+        index = due[0][1]
+        heapq.heapreplace(due, (workers[index].end_program(), index))
     counts = Counts(processor=time.process_time() - before)
     for worker in workers:
         counts.add(worker.counts)

@@ -132,6 +132,10 @@ class FolderBackend:
             return self._created(table, name, document)
         return self._replaced(table, name, document)
 
+    def is_taken(self, table: str, name: str) -> bool:
+        """Return whether a first version was decided on."""
+        return os.path.lexists(self._path(table, _FIRST, name, 0))
+
     def unreadable(self, table: str, name: str) -> int:
         """Return the version of an entry that was one and cannot be read, so that it can be replaced; 0 if it can be.
 

@@ -151,10 +151,13 @@ class RedisBackend:
                 return done
             replaced = digest
 
+    def is_taken(self, table: str, name: str) -> bool:
+        """Return whether there is a value."""
+        return self._ask(lambda client: _integer(client.hexists(self._key("values", table), name))) != 0
+
     def unreadable(self, table: str, name: str) -> int:
         """Return the version that the server says of an entry that cannot be read; 0 if there is none at all."""
-        there = self._ask(lambda client: _integer(client.hexists(self._key("values", table), name)))
-        return max(1, self.listed(table).get(name, 1)) if there else 0
+        return max(1, self.listed(table).get(name, 1)) if self.is_taken(table, name) else 0
 
     def next_number(self, counter: str, token: str) -> int:
         """Return the next number."""

@@ -43,6 +43,9 @@ class Backend(Protocol):
         Version 1 takes the place of nothing at all.
         """
 
+    def is_taken(self, table: str, name: str) -> bool:
+        """Return whether something stands in the place of an entry, whatever it is."""
+
     def unreadable(self, table: str, name: str) -> int:
         """Return the version of an entry that cannot be read and has to be replaced as that version; 0 if none has."""
 
@@ -206,9 +209,10 @@ class Store:
         Raises:
             StoreError: in a way that this process cannot read.
         """
+        begun = self._backend.is_taken(OWN_TABLE, "format")  # before it is read: it may be written meanwhile
         found = self._fetch(OWN_TABLE, ["format"]).get("format")
         if found is None:
-            if self._backend.listed(OWN_TABLE):
+            if begun:
                 raise StoreError(
                     f"the store at {self.where} was begun with another secret, or without one. Set "
                     f"PYTEST_REGIONAL_CAMPAIGN_SECRET to the same secret everywhere. If its entry store/format was "

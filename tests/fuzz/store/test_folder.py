@@ -162,6 +162,22 @@ def test_what_killed_writers_leave_is_cleaned_up(opened: Opener, monkeypatch: py
     assert len(files(store.where, "documents")) == len(files(store.where, "now")) == 2
 
 
+def test_one_that_was_killed_as_it_began_a_store_is_in_nobodys_way(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(*_: object) -> None:
+        raise Killed
+
+    killed = opened()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "link", kill)
+        with pytest.raises(Killed):
+            killed.write("workers", "w", 1, version=0)
+    assert files(killed.where, "now", "store") != []
+    assert opened().write("workers", "w", 1, version=0)
+    assert opened().names("workers") == {"w": 1}
+
+
 def test_sweeping_leaves_what_may_become_the_entry(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     slow, fast = opened(), opened()
     slow.write("workers", "w", 1, version=0)

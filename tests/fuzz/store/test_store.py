@@ -179,6 +179,27 @@ def test_a_store_of_another_format_is_refused(store: Store, opened: Opener) -> N
         store.write("findings", "a", 1, version=0)
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_store_that_is_begun_meanwhile_is_no_others(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    slow, fast = opened(), opened()
+    original, left = slow._backend.is_taken, [None] * times
+
+    def is_taken(table: str, name: str) -> bool:
+        found = original(table, name)
+        left.pop()
+        if not left:
+            monkeypatch.undo()
+            assert fast.write("findings", "a", 1, version=0)
+        return found
+
+    monkeypatch.setattr(slow._backend, "is_taken", is_taken)
+    assert times == 1 or not slow._has_format()
+    assert slow.write("findings", "b", 1, version=0)
+    assert opened().names("findings") == {"a": 1, "b": 1}
+
+
 def test_a_large_entry_is_kept(store: Store, opened: Opener) -> None:
     text = "x" * 4_000_000
     assert store.write("findings", "a", text, version=0)
