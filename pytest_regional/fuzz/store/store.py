@@ -152,7 +152,7 @@ class Store:
         """Return 0, 1, 2, ...: each number once among all processes.
 
         Args:
-            counter: named as a table is.
+            counter: named as an entry is, in up to 100 characters.
             token: named as an entry is. Who asks again with the same one gets the same number, as long as fewer than
                 :data:`~pytest_regional.fuzz.store.folder.REMEMBERED` others were given.
 
@@ -160,7 +160,8 @@ class Store:
             EntryError: a name that none can have.
             StoreError: the store cannot be used; a number may have been given to the token.
         """
-        _require_names(counter, token)
+        _require_names(OWN_TABLE, f"number.{counter}")
+        _require_names(OWN_TABLE, token)
         self._write_format()
         return self._backend.next_number(counter, token)
 

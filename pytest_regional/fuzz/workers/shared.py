@@ -414,7 +414,7 @@ def claim_name(signature: str) -> str:
 
 
 def _counter(environment: str) -> str:
-    return "batches_" + environment.lower().translate({**{48 + n: 97 + n for n in range(10)}, 45: 95, 46: 95})
+    return f"batches-{environment}"
 
 
 def _token(worker: str, taken: int) -> str:

@@ -89,7 +89,7 @@ def test_names_fetch_what_has_changed_alone(store: Store, opened: Opener, monkey
 
 def test_numbers_are_given_once_and_to_a_token_again(store: Store, opened: Opener) -> None:
     other = opened()
-    assert [store.next_number("program", "a"), other.next_number("program", "b")] == [0, 1]
+    assert [store.next_number("batches-2.11", "a"), other.next_number("batches-2.11", "b")] == [0, 1]
     assert [other.next_number("program", "a"), opened().next_number("program", "b")] == [0, 1]
     assert store.next_number("program", "c") == 2
     assert store.next_number("mutant", "a") == 0
@@ -106,8 +106,12 @@ def test_other_names_are_refused(store: Store, table: Any, name: Any) -> None:
     for ask in (lambda: store.read(table, name), lambda: store.write(table, name, 1, version=0)):
         with pytest.raises(EntryError, match=r"names no (table|entry)"):
             ask()
-    with pytest.raises(ValueError, match=r"names no (table|entry)"):
-        store.next_number(table, name)
+
+
+@pytest.mark.parametrize(("counter", "token"), [("a/b", "a"), ("a" * 150, "a"), ("a b", "a"), ("a", ""), ("a", "../a")])
+def test_other_names_of_counters_and_tokens_are_refused(store: Store, counter: str, token: str) -> None:
+    with pytest.raises(ValueError, match="names no entry"):
+        store.next_number(counter, token)
 
 
 def test_the_longest_names_are_kept(store: Store, opened: Opener) -> None:

@@ -98,7 +98,7 @@ def test_the_crashed_program_may_be_known_better_than_the_record_says(store):
 
 def test_a_batch_whose_number_was_taken_just_before_death_is_not_lost(store):
     dead, heir = member(store, "a"), member(store, "b")
-    store.next_number("batches_python", "a-0")  # the worker dies before it says so
+    store.next_number("batches-python", "a-0")  # the worker dies before it says so
 
     declare_dead(store, "a", "ended by SIGKILL")
 
