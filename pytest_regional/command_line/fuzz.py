@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_regional._errors import RegionalError
 from pytest_regional._text import plural, unknown_name
+from pytest_regional.command_line.fuzz_status import show_status, write_page
 from pytest_regional.command_line.targets import UsageError
 from pytest_regional.fuzz.budget import Budget, BudgetError
 from pytest_regional.fuzz.modes import MODES
@@ -98,6 +99,9 @@ def add_command(commands: Any) -> None:
         action="store_true",
         help="exit status 0 also for new findings, where a scheduler takes 1 as failed",
     )
+    how.add_argument(
+        "--page", metavar="FILE", type=Path, help="an HTML page of the campaign, which loads itself again meanwhile"
+    )
     instead = parser.add_argument_group("instead of new programs")
     instead.add_argument(
         "--ci",
@@ -108,6 +112,10 @@ def add_command(commands: Any) -> None:
     instead.add_argument(
         "--prune", action="store_true", help="delete the kept programs of the store that reach nothing of their own"
     )
+    instead.add_argument(
+        "--status", metavar="URL", help="show what the campaign of a store has come to; nothing is written into it"
+    )
+    instead.add_argument("--watch", action="store_true", help="with --status: go on until Ctrl-C")
     parser.set_defaults(run=run)
 
 
@@ -131,6 +139,9 @@ def _run(asked: argparse.Namespace) -> int:
     from pytest_regional.fuzz.workers.head import Head
     from pytest_regional.report.campaign_screen import CampaignScreen
 
+    if asked.status:
+        with contextlib.closing(open_store(asked.status, tell=_tell)) as store:
+            return show_status(store, asked.page, watch=asked.watch)
     budget = _budget(asked.budget or ("5m" if asked.ci else "10m"))
     pythons = _pythons(asked.environment)
     workers = _workers(asked.workers)
@@ -151,7 +162,7 @@ def _run(asked: argparse.Namespace) -> int:
             store = stack.enter_context(contextlib.closing(open_store(url, tell=_tell)))
             plan = joined(store, replace(plan, programs=0))
             regression = fill(store, plan, asked.findings, source)
-        screen = stack.enter_context(CampaignScreen(console, budget.seconds).shown())
+        screen = stack.enter_context(CampaignScreen(console, budget.seconds, asked.page).shown())
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pytest-regional-")))
         screen.says(f"{_named(plan)}; --seed={plan.seed}; {plural(workers, 'worker')}; store {store.where}")
         head = Head(
@@ -166,6 +177,7 @@ def _run(asked: argparse.Namespace) -> int:
             python_path=[os.getcwd()],
         )
         outcome = head.run(workers)
+    write_page(outcome.status, asked.page, live=False)
     if regression is not None:
         _print_regression(regression, outcome)
     _print_summary(outcome, asked.findings)
@@ -329,7 +341,7 @@ def _tell(message: str) -> None:
 
 
 def _print_summary(outcome: Outcome, findings: Path) -> None:
-    from pytest_regional.report.campaign_screen import summary_line
+    from pytest_regional.report.campaign_words import summary_line
 
     print(summary_line(outcome.status))
     new = [row for row in outcome.status.findings if row.name in outcome.findings]

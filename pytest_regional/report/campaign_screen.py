@@ -15,8 +15,10 @@ from rich.text import Text
 
 from pytest_regional._text import plural, printable
 from pytest_regional.fuzz.budget import duration
-from pytest_regional.fuzz.workers.records import WorkerRecord
-from pytest_regional.fuzz.workers.status import REFUSED_AT_MOST, CampaignStatus, CrashRow, FoundRow
+from pytest_regional.fuzz.workers.status import CampaignStatus, CrashRow, FoundRow
+from pytest_regional.report.campaign_page import EVERY as PAGE_EVERY
+from pytest_regional.report.campaign_page import write_campaign_page
+from pytest_regional.report.campaign_words import doing, summary_line, warnings_of
 
 #: Seconds between two lines where the output is no terminal.
 EVERY = 30.0
@@ -31,11 +33,13 @@ class CampaignScreen:
     Args:
         console: where to.
         seconds: how long the campaign takes, for the bar; None for as long as there are programs.
+        page: an HTML page that is written as well.
         every: seconds between two lines where that is no terminal.
     """
 
-    def __init__(self, console: Console, seconds: float | None, every: float = EVERY) -> None:
-        self._console, self._seconds, self._every = console, seconds, every
+    def __init__(self, console: Console, seconds: float | None, page: Path | None = None, every: float = EVERY) -> None:
+        self._console, self._seconds, self._page, self._every = console, seconds, page, every
+        self._written = 0.0
         self._begun = self._line = time.monotonic()
         self._live: Live | None = None
         self._warned = False
@@ -52,9 +56,13 @@ class CampaignScreen:
 
     def shows(self, status: CampaignStatus) -> None:
         """Show how the campaign is."""
-        if status.refused_share > REFUSED_AT_MOST and status.totals.refused.total() > 2 and not self._warned:
+        if self._page is not None and time.monotonic() - self._written >= PAGE_EVERY:
+            self._written = time.monotonic()
+            write_campaign_page(status, self._page, live=True)
+        if not self._warned and (lines := warnings_of(status)):
             self._warned = True
-            self.says(f"warning: eager refuses {status.refused_share:.1%} of the programs: {_first(status)}")
+            for line in lines:
+                self.says(f"warning: {line}")
         if self._live is not None:
             self._live.update(self.picture(status))
         elif time.monotonic() - self._line >= self._every:
@@ -92,41 +100,4 @@ class CampaignScreen:
         self._console.print(Text(printable(text)), soft_wrap=True)
 
 
-def summary_line(status: CampaignStatus) -> str:
-    """Return what a campaign comes to in one line."""
-    totals = status.totals
-    parts = [
-        plural(totals.examples, "program"),
-        f"{status.a_minute():.0f} a minute",
-        plural(status.keys, "coverage key"),
-        plural(len(status.findings), "finding"),
-    ]
-    parts += [f"{plural(len(status.crashes), 'worker')} died"] if status.crashes else []
-    parts += [f"{len(status.reducing)} being reduced"] if status.reducing else []
-    parts += [f"{totals.skipped_known} skipped as known"] if totals.skipped_known else []
-    parts += [f"{totals.refused.total()} refused"] if totals.refused else []
-    parts += [f"{totals.unclaimed.total()} not supported"] if totals.unclaimed else []
-    return ", ".join(parts)
-
-
-def doing(worker: WorkerRecord, status: CampaignStatus) -> str:
-    """Return in words what a worker does."""
-    checked = plural(sum(one.examples for one in worker.totals.values()), "program")
-    task = worker.task
-    part = status.plan.parts[task.part].name if task.part < len(status.plan.parts) else "?"
-    if task.kind == "waiting":
-        what = "waits"
-    elif task.kind == "batch" and task.batch is not None:
-        what = f"{part}: batch {task.batch.number}, program {task.batch.begin + 1}"
-    elif task.kind == "postponed":
-        what = f"{part}: a failure that was left"
-    else:
-        what = f"finding {task.name}"
-    return f"{checked}, {what}, for {duration(max(status.read - task.since, 0.0))}"
-
-
-def _first(status: CampaignStatus) -> str:
-    return next((reason for reason, _ in status.totals.refused.most_common(1)), "")
-
-
-__all__ = ["CampaignScreen", "doing", "summary_line"]
+__all__ = ["CampaignScreen"]

@@ -14,9 +14,6 @@ from pytest_regional.fuzz.workers.plan import Plan
 from pytest_regional.fuzz.workers.records import Totals, WorkerRecord, sum_of
 from pytest_regional.fuzz.workers.shared import read_entry
 
-#: A larger share of refused programs than this is a fault of the generator.
-REFUSED_AT_MOST = 0.01
-
 
 @dataclass(frozen=True)
 class FoundRow:
@@ -116,12 +113,6 @@ class CampaignStatus:
     def working(self) -> dict[str, WorkerRecord]:
         """The workers that are not over, by name."""
         return {name: worker for name, worker in self.workers.items() if not worker.is_over}
-
-    @property
-    def refused_share(self) -> float:
-        """Of the checked programs, the share that eager refuses."""
-        totals = self.totals
-        return totals.refused.total() / totals.examples if totals.examples else 0.0
 
     @property
     def keys(self) -> int:
