@@ -1,4 +1,4 @@
-"""The page of a shared campaign: what it says, its curves, and that what comes from a store cannot do anything there."""
+"""The page of a shared campaign: what it says, its curves, and that texts of a store cannot do anything there."""
 
 import html.parser
 import re
