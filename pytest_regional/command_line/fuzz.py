@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional._errors import RegionalError
+from pytest_regional._limits import memory_of
 from pytest_regional._text import plural, unknown_name
 from pytest_regional.command_line.fuzz_status import show_status, write_page
 from pytest_regional.command_line.targets import UsageError
@@ -73,6 +74,9 @@ def add_command(commands: Any) -> None:
         "each environment (default: 10m; with --ci 5m)",
     )
     how.add_argument("--workers", metavar="N", type=int, help="worker processes (default: one for each core)")
+    how.add_argument(
+        "--memory", metavar="SIZE", default="3G", help="a worker that takes more is replaced by a new one (default: 3G)"
+    )
     how.add_argument(
         "--findings", metavar="DIR", type=Path, default=Path("regional-findings"), help="directory of findings"
     )
@@ -175,6 +179,7 @@ def _run(asked: argparse.Namespace) -> int:
             scratch=scratch,
             seconds=budget.seconds,
             python_path=[os.getcwd()],
+            memory=_memory(asked.memory),
         )
         outcome = head.run(workers)
     write_page(outcome.status, asked.page, live=False)
@@ -210,6 +215,13 @@ def _budget(text: str) -> Budget:
         return Budget.parse(text)
     except BudgetError as error:
         raise UsageError(f"--budget: {error}.") from error
+
+
+def _memory(text: str) -> int:
+    try:
+        return memory_of(text)
+    except ValueError as error:
+        raise UsageError(f"--memory={text}: {error}.") from error
 
 
 def _workers(number: int | None) -> int:

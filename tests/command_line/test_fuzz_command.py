@@ -47,6 +47,7 @@ def fuzzed(*arguments, **options):
     [
         (["--budget=soon"], "--budget: 'soon' is no budget: give a number of programs (500), a time (30s, 10m, 2h)"),
         (["--workers=0"], "--workers=0: give a number from 1 to 10000."),
+        (["--memory=lots"], "--memory=lots: expected a size from"),
         (["--seed=-1"], "--seed=-1: give a number from 0 to"),
         (
             ["--mode=nativ"],

@@ -11,8 +11,12 @@ from typing import Any
 from pytest_regional.fuzz.findings.strict_json import Field
 from pytest_regional.fuzz.workers.plan import Plan
 
-#: How a worker process ends: it did its part; it cannot fuzz what it is to fuzz; others took it for dead.
-DONE, CANNOT, DECLARED_DEAD = 0, 2, 3
+#: How a worker process ends: it did its part; it cannot fuzz what it is to fuzz; others took it for dead; it has grown
+#: so large that a new one is to go on.
+DONE, CANNOT, DECLARED_DEAD, GROWN = 0, 2, 3, 4
+
+#: Bytes of memory beyond which a worker is replaced: compilers keep what they compiled.
+MOST_BYTES = 3 * 2**30
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,7 @@ class Assignment:
         scratch: a directory for what the worker writes while it lives.
         seconds: for how long it fuzzes; None for no limit.
         python_path: directories in which modules of backends are found, too.
+        memory: bytes of resident memory beyond which it ends after its batch, for a new one to go on.
     """
 
     store: str
@@ -38,6 +43,7 @@ class Assignment:
     scratch: Path
     seconds: float | None = None
     python_path: tuple[str, ...] = ()
+    memory: int = MOST_BYTES
 
     def dumps(self) -> str:
         """Return it as a line of JSON."""

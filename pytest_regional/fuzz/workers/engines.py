@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from pytest_regional.fuzz.workers.assignment import CANNOT, DECLARED_DEAD, DONE, Assignment
+from pytest_regional.fuzz.workers.assignment import CANNOT, DECLARED_DEAD, DONE, GROWN, Assignment
 
 #: The module that a worker process runs.
 WORKER = "pytest_regional.fuzz.workers.worker"
@@ -40,7 +40,7 @@ class Ending:
     @property
     def by_itself(self) -> bool:
         """Whether the worker has written its own end into the store."""
-        return self.status in (DONE, CANNOT, DECLARED_DEAD)
+        return self.status in (DONE, CANNOT, DECLARED_DEAD, GROWN)
 
 
 class Engine(Protocol):

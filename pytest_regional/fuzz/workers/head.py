@@ -21,7 +21,7 @@ from pytest_regional._files import write_whole
 from pytest_regional.fuzz.findings import strict_json
 from pytest_regional.fuzz.findings.strict_json import MalformedError
 from pytest_regional.fuzz.store import Store
-from pytest_regional.fuzz.workers.assignment import CANNOT, DONE, Assignment
+from pytest_regional.fuzz.workers.assignment import CANNOT, DONE, MOST_BYTES, Assignment
 from pytest_regional.fuzz.workers.engines import Ending, Engine
 from pytest_regional.fuzz.workers.plan import Plan
 from pytest_regional.fuzz.workers.shared import declare_dead
@@ -95,6 +95,7 @@ class Head:
         scratch: a directory for what workers write.
         seconds: for how long; None for no limit.
         python_path: directories in which workers find modules of backends, too.
+        memory: bytes beyond which a worker is replaced.
     """
 
     def __init__(
@@ -109,10 +110,12 @@ class Head:
         scratch: Path,
         seconds: float | None = None,
         python_path: Sequence[str] = (),
+        memory: int = MOST_BYTES,
     ) -> None:
         self._store, self._url, self._plan = store, url, plan
         self._engine, self._screen = engine, screen
         self._findings, self._scratch, self._python_path = findings, scratch, tuple(python_path)
+        self._memory = memory
         self._until = None if seconds is None else time.monotonic() + seconds
         self._reader = StatusReader(store, plan)
         self._running: set[str] = set()
@@ -196,6 +199,7 @@ class Head:
                 self._scratch,
                 seconds,
                 self._python_path,
+                self._memory,
             )
         )
         self._running.add(name)

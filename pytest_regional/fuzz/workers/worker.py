@@ -46,7 +46,7 @@ from pytest_regional.fuzz.oracles import OracleViolationError
 from pytest_regional.fuzz.programs import CAPTURE, Programs
 from pytest_regional.fuzz.settings import settings_of_mode
 from pytest_regional.fuzz.store import open_store
-from pytest_regional.fuzz.workers.assignment import CANNOT, DECLARED_DEAD, DONE, Assignment
+from pytest_regional.fuzz.workers.assignment import CANNOT, DECLARED_DEAD, DONE, GROWN, Assignment
 from pytest_regional.fuzz.workers.plan import Batch, Part
 from pytest_regional.fuzz.workers.records import Task, Totals, WorkerRecord
 from pytest_regional.fuzz.workers.shared import DeclaredDeadError, Left, Member
@@ -215,15 +215,20 @@ class Worker:
         self._attempts = 0
         self._reported: set[str] = set()
 
-    def run(self) -> None:
-        """Work; leave to others what is begun."""
+    def run(self) -> int:
+        """Work; leave to others what is begun; return how it ends."""
+        ends = DONE
         with self._harnesses:
             while not self._is_over():
+                if resident_bytes() > self._assignment.memory:
+                    ends = GROWN
+                    break
                 if not self._something_done():
                     if not self._member.others_work():
                         break
                     self._stop.came.wait(LOOK)
         self._member.end(self._totals())
+        return ends
 
     def _is_over(self) -> bool:
         return self._stop.came.is_set() or time.monotonic() >= self._until
@@ -388,6 +393,15 @@ class Worker:
                     guidance.corpus.adopt(program, keys)
 
 
+def resident_bytes() -> int:
+    """Return the resident memory of this process; 0 where that is not known (proc(5), Linux)."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
 def hash_of(name: str) -> int:
     """Return a number for a name, the same in every process."""
     return int.from_bytes(name.encode(), "big")
@@ -412,7 +426,7 @@ def main() -> int:
         member = Member(store, assignment.plan, assignment.name, record)
         try:
             with quiet_logs(), stop.beating(member):
-                Worker(assignment, member, stop).run()
+                return Worker(assignment, member, stop).run()
         except DeclaredDeadError as error:
             print(error, file=sys.stderr)
             return DECLARED_DEAD
@@ -420,7 +434,6 @@ def main() -> int:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
             member.end({}, str(error))
             return CANNOT
-    return DONE
 
 
 def _tell(message: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_regional.fuzz.store import open_store
 from pytest_regional.fuzz.workers import head as heads
-from pytest_regional.fuzz.workers.assignment import CANNOT, DECLARED_DEAD, DONE
+from pytest_regional.fuzz.workers.assignment import CANNOT, DECLARED_DEAD, DONE, GROWN
 from pytest_regional.fuzz.workers.engines import Ending
 from pytest_regional.fuzz.workers.head import Head, WorkersError
 from pytest_regional.fuzz.workers.plan import Part, Plan
@@ -150,6 +150,17 @@ def test_a_crash_of_an_earlier_command_is_not_new(store, tmp_path):
 
 def test_a_worker_that_was_taken_for_dead_is_replaced_too(store, tmp_path):
     engine = FakeEngine(store, lambda member: (DECLARED_DEAD, "too slow"), ends)
+
+    assert head(store, engine, tmp_path)[0].run(1).exit_status == 0
+    assert len(engine.started) == 2
+
+
+def test_a_worker_that_has_grown_is_replaced_and_no_crash(store, tmp_path):
+    def grows(member):
+        member.end({})
+        return GROWN, ""
+
+    engine = FakeEngine(store, grows, ends)
 
     assert head(store, engine, tmp_path)[0].run(1).exit_status == 0
     assert len(engine.started) == 2

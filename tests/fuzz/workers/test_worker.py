@@ -12,7 +12,7 @@ from pytest_regional.fuzz.model.program import Program, Step
 from pytest_regional.fuzz.oracles import OracleViolationError
 from pytest_regional.fuzz.store import open_store
 from pytest_regional.fuzz.workers import worker as workers
-from pytest_regional.fuzz.workers.assignment import Assignment
+from pytest_regional.fuzz.workers.assignment import GROWN, Assignment
 from pytest_regional.fuzz.workers.plan import Batch, Part, Plan
 from pytest_regional.fuzz.workers.records import WorkerRecord
 from pytest_regional.fuzz.workers.shared import Member, joined
@@ -76,7 +76,7 @@ class Started:
         self.member = Member(store, self.plan, name, record)
 
     def run(self):
-        workers.Worker(self.assignment, self.member, self.stop).run()
+        return workers.Worker(self.assignment, self.member, self.stop).run()
 
 
 def status_of(store):
@@ -164,6 +164,18 @@ def test_time_ends_it(store, tmp_path, checked, draws):
     started.run()
 
     assert not checked.programs
+
+
+def test_a_worker_that_has_grown_ends_after_a_batch_and_asks_for_another(store, tmp_path, checked, draws, monkeypatch):
+    sizes = iter([2**30, 4 * 2**30])
+    monkeypatch.setattr(workers, "resident_bytes", lambda: next(sizes))
+
+    assert Started(store, tmp_path).run() == GROWN
+    assert len(checked.programs) == 4
+
+
+def test_what_it_takes_is_known():
+    assert 2**26 < workers.resident_bytes() < 2**40
 
 
 def test_a_failure_that_was_left_is_checked_first(store, tmp_path, checked, draws):
