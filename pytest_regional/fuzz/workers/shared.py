@@ -210,7 +210,7 @@ class Member:
         """
         name = self._batch_name(batch.number)
         held = self.store.read("batches", name)
-        if held is not None and held.data.get("holder") == self.name:
+        if held is not None and self._read(_holder, held) == self.name:
             done = {"finished": time.time(), "examples": examples, "keys": sorted(keys), "part": batch.part}
             self.store.write("batches", name, {"holder": None, "done": True, **done}, version=held.version)
 
@@ -318,7 +318,7 @@ class Member:
         """
         while True:
             entry = self.store.read("findings", name)
-            if entry is not None and int(entry.data["size"]) <= int(data["size"]):
+            if entry is not None and 0 < _count("size", entry) <= int(data["size"]):
                 return
             held = {**as_json(data), "environment": self.environment, "found": time.time(), "worker": self.name}
             if self.store.write("findings", name, held, version=0 if entry is None else entry.version):
@@ -330,7 +330,11 @@ class Member:
         Raises:
             DeclaredDeadError: others have taken over.
         """
-        elsewhere = [one for one in self.findings().items() if one[1].get("environment") != self.environment]
+        elsewhere = [
+            (name, data)
+            for name, data in self.findings().items()
+            if isinstance(data, Mapping) and data.get("environment") != self.environment
+        ]
         there = self.store.names("results") if elsewhere else {}
         for name, data in elsewhere:
             result = f"{self.environment}-{name}"
@@ -415,6 +419,11 @@ def claim_name(signature: str) -> str:
 
 def _counter(environment: str) -> str:
     return f"batches-{environment}"
+
+
+def _count(name: str, entry: Entry) -> int:
+    """Return a number that an entry holds; 0 where it holds none, as a stranger may have written it."""
+    return read_entry(lambda at: at.mapping()[name].integer(0, 10_000), entry) or 0
 
 
 def _token(worker: str, taken: int) -> str:
@@ -516,7 +525,7 @@ def _settle_holdings(store: Store, name: str, record: WorkerRecord, *, crashed: 
             _leave_claimed(store, claim, entry, name)
     for left, entry in store.entries("postponed").items():
         if read_entry(_holder, entry) == name:
-            attempts = int(entry.data["attempts"]) + crashed
+            attempts = _count("attempts", entry) + crashed
             again = {**entry.data, "holder": None, "attempts": attempts}
             store.write("postponed", left, again if attempts < ATTEMPTS else None, version=entry.version)
     for result, entry in store.entries("results").items():
@@ -527,9 +536,9 @@ def _settle_holdings(store: Store, name: str, record: WorkerRecord, *, crashed: 
 
 def _leave_claimed(store: Store, claim: str, entry: Entry, name: str) -> None:
     """Leave to others a failure that a worker was reducing, unless workers die of it."""
-    attempts = int(entry.data["attempts"]) + 1
-    if attempts < ATTEMPTS and entry.data["program"] is not None:
-        left = Left("", claim, entry.data["part"], entry.data["program"], attempts)
+    attempts, program = _count("attempts", entry) + 1, entry.data.get("program")
+    if attempts < ATTEMPTS and program is not None:
+        left = Left("", claim, _count("part", entry), program, attempts)
         leave(store, f"{claim}-{entry.version}-{name}"[:140], left)
     store.write("claims", claim, {**entry.data, "holder": None, "program": None}, version=entry.version)
 

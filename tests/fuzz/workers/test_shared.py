@@ -291,6 +291,29 @@ def test_who_dies_of_a_finding_of_another_environment_says_so(store):
     assert (result.data["outcome"], result.data["detail"]) == ("error", "ended by SIGSEGV")
 
 
+def test_junk_that_names_a_dead_worker_does_not_stop_who_settles_its_death(store):
+    dead = member(store, "a")
+    dead.next_batch()
+    for table in ("claims", "postponed", "results"):
+        store.write(table, "junk", {"holder": "a"}, version=0)
+        store.write(table, "more-junk", {"holder": "a", "attempts": "many", "part": None, "program": {}}, version=0)
+        store.write(table, "list", ["a"], version=0)
+
+    assert declare_dead(store, "a", "ended by SIGKILL")
+
+    assert store.read("workers", "a").data["settled"]
+
+
+def test_junk_among_findings_is_passed_over(store):
+    worker = member(store, "a")
+    store.write("findings", "x", ["junk"], version=0)
+    assert worker.next_elsewhere() is None
+
+    worker.keep("x", {"size": 3, "title": "three"})
+
+    assert worker.findings()["x"]["title"] == "three"
+
+
 def test_who_waits_for_others_is_not_waited_for(store):
     first, second = member(store, "a"), member(store, "b")
     batch = first.next_batch()
