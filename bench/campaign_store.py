@@ -32,7 +32,7 @@ from tests.redis_server import RunningRedis, free_port
 
 SECRET = b"bench"
 #: More than cores: what waits for the disk in one keeps no other from going on.
-PROCESSES = 16
+PROCESSES = 8
 RECORD = {"seen": "x" * 6000}
 PROGRAMS_A_SYNC, PROGRAMS_A_FAILURE, SIGNATURES = 20, 200, 50
 #: Of the ideal programs a minute; below, a store is said to bend.
@@ -117,12 +117,13 @@ class Worker:
         return begin + self.program
 
     def end_program(self) -> float:
-        """Do what follows a program, and what precedes the next; return when that will end."""
+        """Do what follows a program, and what precedes the next; return in how many seconds that ends."""
+        begin = time.perf_counter()
         self.record()
         self.counts.programs += 1
         if (self.counts.programs + self.phase) % PROGRAMS_A_SYNC == 0:
             self.sync()
-        return time.time() + self.program
+        return time.perf_counter() - begin + self.program
 
     def sync(self) -> None:
         """Take a number, and learn what others found."""
@@ -154,15 +155,21 @@ class Worker:
 def work(url: str, names: Sequence[str], program: float, seconds: float, ready: Barrier, done: Queue[Counts]) -> None:
     """Be a process full of workers."""
     workers = [Worker(open_store(url, secret=SECRET, tell=lambda _: None), name, program) for name in names]
+    for worker in workers:  # Workers join one by one, long before.
+        worker.record()
+        worker.counts = Counts()
     ready.wait()
     start, before = time.time() + 0.2, time.process_time()
     # One after the other: with a thread each, hundreds wait for the interpreter's lock, and not for the store.
     due = [(worker.begin(start, seconds), index) for index, worker in enumerate(workers)]
     heapq.heapify(due)
     while due and due[0][0] < start + seconds and time.time() < start + seconds:
-        time.sleep(max(0.0, due[0][0] - time.time()))
-        index = due[0][1]
-        heapq.heapreplace(due, (workers[index].end_program(), index))
+        at, index = due[0]
+        wait = at - time.time()
+        if wait > 0:
+            time.sleep(wait)
+        # A process that was woken up late is late for this program alone.
+        heapq.heapreplace(due, (at + workers[index].end_program(), index))
     counts = Counts(processor=time.process_time() - before)
     for worker in workers:
         counts.add(worker.counts)

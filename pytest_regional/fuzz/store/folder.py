@@ -87,7 +87,8 @@ class FolderBackend:
     def __init__(self, folder: Path, documents: Documents, *, private: bool) -> None:
         self._folder, self._documents, self._private = folder, documents, private
         self._made: set[str] = set()
-        self._writes: dict[str, int] = defaultdict(int)
+        # Workers that begin together do not look at the same moment.
+        self._writes: dict[str, int] = defaultdict(lambda: random.randrange(_SWEEP_EVERY))
         #: The newest version of each entry that was seen here, and was one. Versions only grow.
         self._newest: dict[tuple[str, str], _Key] = {}
         #: The nonce of version 1.
@@ -325,7 +326,7 @@ class FolderBackend:
 
     def _sweep_at_times(self, table: str) -> None:
         self._writes[table] += 1
-        if self._writes[table] % _SWEEP_EVERY == 1:
+        if self._writes[table] % _SWEEP_EVERY == 0:
             self.sweep(table)
 
     def sweep(self, table: str) -> None:
