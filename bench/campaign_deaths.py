@@ -150,7 +150,7 @@ class Redis:
 
     def __init__(self, folder: Path, port: int) -> None:
         self._command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
-        self._command += ["--appendonly", "yes", "--appendfsync", "everysec", "--dir", str(folder)]
+        self._command += ["--appendonly", "yes", "--appendfsync", "always", "--dir", str(folder)]
         self.start()
 
     def start(self) -> None:
