@@ -35,7 +35,7 @@ from pytest_regional.fuzz.workers.status import StatusReader
 ROOT = Path(__file__).parents[1]
 
 #: Seconds that a campaign may take after the last kill.
-LAST_SECONDS = 900.0
+LAST_SECONDS = 3600.0
 
 
 def faulty(gm: Any, inputs: Any) -> Any:

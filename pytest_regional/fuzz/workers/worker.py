@@ -254,13 +254,18 @@ class Worker:
         campaign.check(self._programs(batch, campaign))
         self._member.release()
         if self._next < self._plan.size_of(batch.number):
-            left = replace(batch, begin=self._next, drawn=self._drawn)
+            left = replace(batch, begin=self._next, drawn=self._all_drawn)
             self._member.does(replace(self._task, batch=left, since=time.time()), self._totals())
             # Another worker may come to it at once, and this one ends.
             self._stop.came.set()
             return
         self._member.finish_batch(batch, campaign.result.examples - before, self._new_keys(batch.part))
         self._member.does(Task(), self._totals())
+
+    @property
+    def _all_drawn(self) -> int:
+        """How many programs of the batch were drawn; those that other workers drew are skipped at the first draw."""
+        return max(self._drawn, self._skip)
 
     def _programs(self, batch: Batch, campaign: Campaign[Program]) -> Iterator[Program]:
         drawn = campaign.subject.draw(self._plan.seed_of(batch.number))
@@ -299,7 +304,7 @@ class Worker:
         self._member.release()
         task = self._task
         if task.batch is not None:
-            task = replace(task, batch=replace(task.batch, drawn=self._drawn))
+            task = replace(task, batch=replace(task.batch, drawn=self._all_drawn))
         totals = self._totals()
         if task.batch is not None:
             totals[self._plan.parts[task.part].name].examples -= 1  # this one, which is not checked yet

@@ -158,6 +158,20 @@ def test_programs_are_not_drawn_twice_when_a_batch_changes_hands(store, tmp_path
     assert checked.programs == programs
 
 
+def test_who_checked_mutants_alone_leaves_what_others_had_drawn(store, tmp_path, checked, draws, monkeypatch):
+    monkeypatch.setattr("pytest_regional.fuzz.guidance.coverage_keys", lambda features, words: features)
+    monkeypatch.setattr("pytest_regional.fuzz.guidance.mutated", lambda program, chance, options: chain("exp"))
+    draws(chain("neg"), chain("abs"), chain("cos"), chain("sqrt"))
+    plan = dataclasses.replace(PLAN, guidance="on", programs=4)
+    for name, share, stops in (("a", 0.0, 2), ("b", 1.0, 3), ("c", 0.0, 9)):
+        monkeypatch.setattr(workers, "MUTATED", share)
+        started = Started(store, tmp_path, plan, name)
+        checked.then = {stops: started.stop.came.set}
+        started.run()
+
+    assert [program.operators for program in checked.programs] == [("neg",), ("abs",), ("exp",), ("cos",)]
+
+
 def test_time_ends_it(store, tmp_path, checked, draws):
     started = Started(store, tmp_path, dataclasses.replace(PLAN, programs=None))
     started.assignment = dataclasses.replace(started.assignment, seconds=0.0)
