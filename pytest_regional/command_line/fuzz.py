@@ -27,6 +27,7 @@ from pytest_regional.fuzz.workers.plan import SEEDS, Part, Plan
 from pytest_regional.fuzz.workers.pruning import prune
 from pytest_regional.fuzz.workers.regression import Regression, fill
 from pytest_regional.fuzz.workers.shared import joined
+from pytest_regional.fuzz.workers.status import StatusReader
 
 if TYPE_CHECKING:
     from pytest_regional.fuzz.workers.head import Outcome
@@ -35,6 +36,9 @@ _HELP = "fuzz backends with several workers: on this machine, or on all that sha
 
 #: Variables that workers on other machines get from this one.
 _PASSED_ON = ("OMP_NUM_THREADS", SECRET, UNAUTHENTICATED)
+
+#: Seconds that the first question to a store may take; later ones wait longer for a server that is away.
+_FIRST_SECONDS = 15.0
 
 #: The name of the environment that runs the command.
 _THIS = "python"
@@ -133,6 +137,9 @@ def run(asked: argparse.Namespace) -> int:
         return _run(asked)
     except UsageError:
         raise
+    except KeyboardInterrupt:
+        print("ended at once: programs that were being checked are reported as crashes by the next command")
+        return 130
     except RegionalError as error:
         raise UsageError(_sentence(error)) from error
 
@@ -143,18 +150,20 @@ def _run(asked: argparse.Namespace) -> int:
     from pytest_regional.fuzz.workers.head import Head
     from pytest_regional.report.campaign_screen import CampaignScreen
 
+    _check_together(asked)
     if asked.status:
-        with contextlib.closing(open_store(asked.status, tell=_tell)) as store:
+        with contextlib.closing(open_store(asked.status, tell=_tell, patience=_FIRST_SECONDS)) as store:
             return show_status(store, asked.page, watch=asked.watch)
     budget = _budget(asked.budget or ("5m" if asked.ci else "10m"))
     pythons = _pythons(asked.environment)
-    workers = _workers(asked.workers)
+    workers, memory = _workers(asked.workers), _memory(asked.memory)
     if asked.ci and asked.cluster not in (None, "local"):
         raise UsageError("--ci checks again on one machine: leave out --cluster, or say --cluster=local.")
     wanted = _plan(asked, budget, tuple(pythons))
     url = asked.store or _default_store(asked.findings, wanted)
     console = Console()
     regression = None
+    open_store(url, tell=_tell, patience=_FIRST_SECONDS).close()  # a server that never answered is not waited for
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(contextlib.closing(open_store(url, tell=_tell)))
         if asked.prune:
@@ -179,14 +188,27 @@ def _run(asked: argparse.Namespace) -> int:
             scratch=scratch,
             seconds=budget.seconds,
             python_path=[os.getcwd()],
-            memory=_memory(asked.memory),
+            memory=memory,
         )
+        write_page(StatusReader(store, plan).read(), asked.page, live=True)
         outcome = head.run(workers)
     write_page(outcome.status, asked.page, live=False)
     if regression is not None:
         _print_regression(regression, outcome)
     _print_summary(outcome, asked.findings)
     return 0 if asked.exit_zero else outcome.exit_status
+
+
+def _check_together(asked: argparse.Namespace) -> None:
+    """Refuse options that exclude each other, and such without a value, as a variable that is not set gives them."""
+    instead = [f"--{name}" for name in ("ci", "prune", "status") if getattr(asked, name)]
+    if len(instead) > 1:
+        raise UsageError(f"{' and '.join(instead)} exclude each other: give one of them.")
+    if asked.watch and not asked.status:
+        raise UsageError("--watch goes with --status=URL.")
+    for name in ("backend", "mode", "device", "store", "status", "cluster"):
+        if getattr(asked, name) == "":
+            raise UsageError(f"--{name}= has no value: leave it out, or give one.")
 
 
 def _prune(store: Store) -> int:
@@ -240,6 +262,8 @@ def _pythons(given: Sequence[str]) -> Mapping[str, str]:
         path = Path(python).absolute()
         if not os.access(path, os.X_OK) or path.is_dir():
             raise UsageError(f"--environment={text}: {python} is no program that can be run.")
+        if name in pythons:
+            raise UsageError(f"--environment={text}: there are two environments of that name.")
         pythons[name] = str(path)
     return pythons or {_THIS: sys.executable}
 
@@ -290,7 +314,7 @@ def _plan(asked: argparse.Namespace, budget: Budget, environments: tuple[str, ..
 
 
 def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
+    return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
 def _settings(text: str) -> tuple[str, ...]:

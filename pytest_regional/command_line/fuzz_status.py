@@ -46,7 +46,7 @@ def show_status(store: Store, page: Path | None, *, watch: bool) -> int:
     with contextlib.suppress(KeyboardInterrupt), Live(console=console, refresh_per_second=1) as live:
         while True:
             status = reader.read()
-            write_page(status, page, live=True)
+            write_page(status, page, live=bool(status.working))
             live.update(picture(status))
             time.sleep(EVERY)
     write_page(reader.read(), page, live=False)
@@ -97,7 +97,7 @@ def _workers(status: CampaignStatus) -> Table:
     table = _table("worker", "environment", "versions", "what it does")
     for name, worker in status.working.items():
         versions = ", ".join(f"{package} {version}" for package, version in worker.versions.items())
-        table.add_row(name, worker.environment, _text(versions), _text(doing(worker, status)))
+        table.add_row(_text(name), _text(worker.environment), _text(versions), _text(doing(worker, status)))
     return table
 
 
@@ -115,13 +115,13 @@ def _findings(status: CampaignStatus) -> Table:
 def _table(*columns: str) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(_text(column), overflow="fold")
     return table
 
 
 def _text(text: str) -> Text:
     """Return text as it is: no markup of rich's, and nothing that a terminal obeys."""
-    return Text(printable(text))
+    return Text(printable(" ".join(text.splitlines())))
 
 
 __all__ = ["picture", "show_status", "write_page"]

@@ -58,7 +58,7 @@ class CampaignScreen:
         """Show how the campaign is."""
         if self._page is not None and time.monotonic() - self._written >= PAGE_EVERY:
             self._written = time.monotonic()
-            write_campaign_page(status, self._page, live=True)
+            self._write_page(status, self._page)
         if not self._warned and (lines := warnings_of(status)):
             self._warned = True
             for line in lines:
@@ -68,6 +68,14 @@ class CampaignScreen:
         elif time.monotonic() - self._line >= self._every:
             self._line = time.monotonic()
             self.says(f"{duration(time.monotonic() - self._begun)}: {summary_line(status)}")
+
+    def _write_page(self, status: CampaignStatus, page: Path) -> None:
+        """Write the page; a campaign does not end because that fails."""
+        try:
+            write_campaign_page(status, page, live=True)
+        except OSError as error:
+            self._page = None
+            self.says(f"warning: {page} cannot be written any more: {error.strerror}")
 
     def picture(self, status: CampaignStatus) -> RenderableType:
         """Return the bar, a line for each worker, and the sums."""
@@ -91,9 +99,9 @@ class CampaignScreen:
         """Show a new finding."""
         self.says(f"new finding: {row.title}\n    {script}")
 
-    def crashed(self, row: CrashRow, program: Path) -> None:
+    def crashed(self, row: CrashRow, part: str, finding: Path) -> None:
         """Show that a worker died of a program."""
-        self.says(f"a worker died, {row.ending}, of the program in\n    {program}")
+        self.says(f"a worker {row.ending} while it checked a program ({part})\n    {finding}")
 
     def says(self, text: str) -> None:
         """Show a line of text."""

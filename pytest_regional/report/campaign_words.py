@@ -14,7 +14,7 @@ def summary_line(status: CampaignStatus) -> str:
     totals = status.totals
     parts = [
         plural(totals.examples, "program"),
-        f"{status.a_minute():.0f} a minute",
+        *([f"{status.a_minute():.0f} a minute"] if status.working else []),
         plural(status.keys, "coverage key"),
         plural(len(status.findings), "finding"),
     ]

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from pytest_regional.command_line import fuzz_status, main
 from pytest_regional.fuzz.store import open_store
+from pytest_regional.fuzz.workers.records import WorkerRecord
 from pytest_regional.fuzz.workers.status import StatusReader
 from tests.report.campaigns import PLAN, filled
 
@@ -93,12 +94,15 @@ def test_it_is_watched_until_ctrl_c(store, monkeypatch):
 
 def test_texts_of_strangers_do_nothing_on_the_terminal(store):
     filled(store, findings=0)
-    title = "[red]red[/red] \x1b[31m"
+    title = "[red]red[/red] \x1b[31m\nwarning: forged"
     data = {"finding": {}, "script": "", "title": title, "size": 1, "environment": "2.13", "found": 1e9}
     store.write("findings", "a", data, version=0)
+    record = WorkerRecord("[/x]", "host", 1, "x")
+    store.write("workers", "b", record.to_data(), version=0)
     output = io.StringIO()
 
     Console(file=output, width=200).print(fuzz_status.picture(StatusReader(store, PLAN).read()))
 
     assert "[red]red[/red]" in output.getvalue()
+    assert "\nwarning" not in output.getvalue()
     assert "\x1b" not in output.getvalue()

@@ -122,6 +122,17 @@ def test_what_a_stranger_writes_into_the_store_is_text(store):
     assert "\x1b" not in page
 
 
+@pytest.mark.parametrize("when", [1e300, -1e300, -5.0])
+def test_times_that_no_clock_shows_are_passed_over(store, when):
+    filled(store, findings=1)
+    done = {"holder": None, "done": True, "finished": when, "examples": 1, "keys": [], "part": 0}
+    store.write("batches", "2.13-junk", done, version=0)
+    record = WorkerRecord("2.13", "host", 1, "x", begun=when)
+    store.write("workers", "junk", record.to_data(), version=0)
+
+    assert "junk" not in campaign_page(status_of(store), live=False)
+
+
 def test_curves_end_where_the_campaign_is(store):
     filled(store, seconds=600.0, findings=2)
     rate, coverage = charts_of(status_of(store))

@@ -86,7 +86,7 @@ class LocalProcesses:
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=dict(self._environment),
+                env={**self._environment, "TMPDIR": str(assignment.scratch)},
                 start_new_session=True,
             )
         assert process.stdin is not None

@@ -53,7 +53,7 @@ class Screen(Protocol):
     def found(self, row: FoundRow, script: Path) -> None:
         """Show a new finding."""
 
-    def crashed(self, row: CrashRow, program: Path) -> None:
+    def crashed(self, row: CrashRow, part: str, finding: Path) -> None:
         """Show that a worker died of a program."""
 
     def says(self, text: str) -> None:
@@ -133,8 +133,13 @@ class Head:
             StoreError: the store cannot be used any more.
         """
         status = self._reader.read()
-        before = {row.name for row in status.findings}, {row.name for row in status.crashes}
-        self._shown = {(row.name, row.size) for row in status.findings} | {(row.name, 0) for row in status.crashes}
+        # What no command has written yet was found just before one died.
+        written = self._store.names("written")
+        before = {row.name for row in status.findings if row.name in written}
+        before |= {row.name for row in status.crashes if row.name in written}
+        self._shown = {(row.name, row.size) for row in status.findings if row.name in written}
+        self._shown |= {(row.name, 0) for row in status.crashes if row.name in written}
+        checked = status.totals.examples
         outcome = Outcome(status)
         self._pass_on_known()
         with self._signals(), contextlib.closing(self._engine):
@@ -148,15 +153,26 @@ class Head:
                     self._settle(ending)
                 if not self._stopping and (self._stop.is_set() or self._is_over):
                     self._stopping = True
+                    if self._stop.is_set():
+                        self._screen.says("ending behind the programs at hand; once more ends it at once")
                     self._engine.stop()
                 if time.monotonic() - read >= READ or not self._running:
                     outcome.status = self._look()
                     read = time.monotonic()
         outcome.status = self._look()
         outcome.interrupted = self._stop.is_set()
-        outcome.findings = [row.name for row in outcome.status.findings if row.name not in before[0]]
-        outcome.crashes = [row.name for row in outcome.status.crashes if row.name not in before[1]]
+        outcome.findings = [row.name for row in outcome.status.findings if row.name not in before]
+        outcome.crashes = [row.name for row in outcome.status.crashes if row.name not in before]
+        self._check_that_something_happened(outcome, checked)
         return outcome
+
+    def _check_that_something_happened(self, outcome: Outcome, before: int) -> None:
+        """Raise an error where no program was checked, and somebody may take that for a success."""
+        after = outcome.status.checked + len(outcome.crashes)
+        if outcome.interrupted or self._plan.programs == 0 or after > before:
+            return
+        if self._plan.programs is None or not after:
+            raise WorkersError("no program was checked in this time, of which starting workers takes a part: give more")
 
     def _pass_on_known(self) -> None:
         """Put what is known on this machine into the store, for workers on others, who see whether it is a finding."""
@@ -223,7 +239,8 @@ class Head:
         declare_dead(self._store, assignment.name, ending.says, ending.program)
         if self._deaths >= DEATHS_IN_A_ROW:
             raise WorkersError(
-                f"{self._deaths} workers in a row ended before they checked anything; the last one: {ending.says}"
+                f"{self._deaths} workers in a row ended before they checked anything; the last one "
+                f"{ending.says or 'said nothing'}"
             )
 
     def _look(self) -> CampaignStatus:
@@ -233,10 +250,12 @@ class Head:
             if (row.name, row.size) not in self._shown:
                 self._shown.add((row.name, row.size))
                 self._screen.found(row, self._write_finding(row))
+                self._store.write("written", row.name, {}, version=0)
         for crash in status.crashes:
             if (crash.name, 0) not in self._shown:
                 self._shown.add((crash.name, 0))
-                self._screen.crashed(crash, self._write_crash(crash))
+                self._screen.crashed(crash, self._plan.parts[crash.part].name, self._write_crash(crash))
+                self._store.write("written", crash.name, {}, version=0)
         self._screen.shows(status)
         return status
 
@@ -275,9 +294,29 @@ class Head:
         return script
 
     def _write_crash(self, row: CrashRow) -> Path:
-        path = self._findings / "crashes" / f"{row.name}.json"
+        """Write a crash as a finding, for the commands that read such; return its path.
+
+        It is in a directory of its own: whether the program, or somebody else, ended the process is not known.
+        """
+        part = self._plan.parts[row.part]
+        path = self._findings / "crashes" / f"{part.backend.rpartition(':')[2]}-{part.mode}-{row.name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, (json.dumps(row.program, indent=1) + "\n").encode())
+        finding = {
+            "version": 2,
+            "oracle": "compiles",
+            "stage": "compile",
+            "origin": f"the process {row.ending}",
+            "features": [],
+            "detail": f"A worker {row.ending} while it checked this program.",
+            "region": None,
+            "backend": part.backend,
+            "device": part.device,
+            "mode": part.mode,
+            "versions": dict(row.versions),
+            "program": row.program,
+            "original_program": row.program,
+        }
+        write_whole(path, (json.dumps(finding, indent=1) + "\n").encode())
         return path
 
 

@@ -16,6 +16,9 @@ from pytest_regional.fuzz.workers.plan import Batch
 #: More than any count of a campaign.
 _MOST = 2**53
 
+#: The year 5138, in seconds since the epoch.
+_LAST_TIME = 1e11
+
 #: How a worker is: ``dead`` is said by others, or by the next worker of the same place.
 STATES = ("working", "ended", "dead")
 
@@ -119,12 +122,24 @@ class Task:
         at = document.fields([one.name for one in dataclasses.fields(cls)])
         return cls(
             at["kind"].one_of(TASKS),
-            float(at["since"].number()),
+            time_in(at["since"]),
             at["batch"].or_none(batch_of),
             at["program"].value,
             at["part"].integer(0, 1000),
             at["name"].line(),
         )
+
+
+def time_in(document: Field) -> float:
+    """Return seconds since the epoch.
+
+    Raises:
+        MalformedError: it is no time that any clock shows.
+    """
+    seconds = float(document.number())
+    if not 0 <= seconds <= _LAST_TIME:
+        document.refuse(f"{seconds} is no time")
+    return seconds
 
 
 def batch_of(document: Field) -> Batch:
@@ -193,14 +208,14 @@ class WorkerRecord:
             at["process"].integer(0, _MOST),
             at["place"].line(),
             {name: one.line() for name, one in at["versions"].mapping(100).items()},
-            float(at["begun"].number()),
+            time_in(at["begun"]),
             at["state"].one_of(STATES),
             at["beat"].integer(0, _MOST),
             at["taken"].integer(0, _MOST),
             Task.read(at["task"]),
             {name: Totals.read(one) for name, one in at["totals"].mapping(1000).items()},
             at["settled"].flag(),
-            at["ending"].line(1000),
+            at["ending"].text(),
         )
 
     @property
@@ -209,4 +224,4 @@ class WorkerRecord:
         return self.state != "working"
 
 
-__all__ = ["STATES", "TASKS", "Task", "Totals", "WorkerRecord", "as_json", "batch_of", "sum_of"]
+__all__ = ["STATES", "TASKS", "Task", "Totals", "WorkerRecord", "as_json", "batch_of", "sum_of", "time_in"]

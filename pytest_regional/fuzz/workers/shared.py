@@ -332,7 +332,7 @@ class Member:
         """
         elsewhere = [
             (name, data)
-            for name, data in self.findings().items()
+            for name, data in sorted(self.findings().items())
             if isinstance(data, Mapping) and data.get("environment") != self.environment
         ]
         there = self.store.names("results") if elsewhere else {}
@@ -488,7 +488,7 @@ def declare_dead(store: Store, name: str, ending: str, crashed: Any = None) -> b
             return False
         version = entry.version
         if not record.is_over:
-            record = replace(record, state="dead", ending=ending[:1000])
+            record = replace(record, state="dead", ending=" ".join(ending.split())[:1000])
             if not store.write("workers", name, record.to_data(), version=version):
                 continue  # it lives, or another one was faster
             version += 1

@@ -11,7 +11,7 @@ from typing import Any
 from pytest_regional.fuzz.findings.strict_json import Field, MalformedError
 from pytest_regional.fuzz.store import Entry, Store
 from pytest_regional.fuzz.workers.plan import Plan
-from pytest_regional.fuzz.workers.records import Totals, WorkerRecord, sum_of
+from pytest_regional.fuzz.workers.records import Totals, WorkerRecord, sum_of, time_in
 from pytest_regional.fuzz.workers.shared import read_entry
 
 
@@ -46,6 +46,7 @@ class CrashRow:
         ending: how the worker ended.
         part: the number of the part.
         kind: what the worker was doing: ``batch`` for a program that was drawn.
+        versions: of torch and triton.
         program: as plain data.
     """
 
@@ -54,6 +55,7 @@ class CrashRow:
     ending: str
     part: int
     kind: str
+    versions: Mapping[str, str]
     program: Any
 
 
@@ -128,12 +130,10 @@ class CampaignStatus:
             curve.append((batch.finished, len(reached)))
         return curve
 
-    def a_minute(self, last: float = 300.0) -> float:
-        """Return the programs a minute of the batches that ended in the ``last`` seconds."""
-        recent = [batch for batch in self.done if batch.finished >= self.read - last]
-        begun = min((worker.begun for worker in self.workers.values()), default=self.read)
-        passed = min(last, max(self.read - begun, 1.0))
-        return 60.0 * sum(batch.examples for batch in recent) / passed
+    def a_minute(self) -> float:
+        """Return the programs a minute of the workers that work now, each over the time that it has worked."""
+        totals = [sum_of(worker.totals.values()) for worker in self.working.values()]
+        return sum(60.0 * one.examples / one.seconds for one in totals if one.seconds)
 
 
 class StatusReader:
@@ -159,6 +159,7 @@ class StatusReader:
             for name in entries.keys() - there.keys():
                 entries.pop(name)
         at = self._entries
+        parts = len(self._plan.parts)
         workers = {name: read_entry(WorkerRecord.read, entry) for name, entry in at["workers"].items()}
         done = [one for entry in at["batches"].values() if (one := read_entry(_done, entry)) is not None]
         results = _results(at["results"].values())
@@ -168,7 +169,7 @@ class StatusReader:
             self._plan,
             {name: worker for name, worker in workers.items() if worker is not None},
             tuple(sorted((one for one in found if one is not None), key=lambda one: one.found)),
-            tuple(one for one in crashes if one is not None),
+            tuple(one for one in crashes if one is not None and one.part < parts),
             tuple(sorted(done, key=lambda one: one.finished)),
             tuple(sorted(filter(None, (read_entry(_reducing, entry) for entry in at["claims"].values())))),
             len(at["postponed"]),
@@ -184,7 +185,7 @@ def _done(document: Field) -> DoneBatch | None:
     if not at["done"].flag():
         return None
     keys = frozenset(one.line(1000) for one in at["keys"].items(1_000_000))
-    return DoneBatch(float(at["finished"].number()), at["examples"].integer(0, 10_000), keys)
+    return DoneBatch(time_in(at["finished"]), at["examples"].integer(0, 10_000), keys)
 
 
 def _reducing(document: Field) -> str | None:
@@ -201,7 +202,7 @@ def _found(name: str, entry: Entry, results: Mapping[str, str]) -> FoundRow | No
             at["title"].text(),
             at["size"].integer(0, 10_000),
             environment,
-            float(at["found"].number()),
+            time_in(at["found"]),
             {environment: "still fails", **results},
         )
 
@@ -216,6 +217,7 @@ def _crash(name: str, document: Field) -> CrashRow:
         at["ending"].text(),
         at["part"].integer(0, 1000),
         at["kind"].line(),
+        {package: one.line() for package, one in at["versions"].mapping(100).items()},
         at["program"].value,
     )
 

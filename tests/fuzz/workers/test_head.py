@@ -1,5 +1,6 @@
 """The process that starts workers: it replaces dead ones, takes over from silent ones, passes on findings, and ends."""
 
+import json
 import os
 import signal
 import threading
@@ -64,8 +65,8 @@ class Screen:
     def found(self, row, script):
         self.rows.append((row.name, script))
 
-    def crashed(self, row, program):
-        self.crashes.append((row.ending, program.read_text()))
+    def crashed(self, row, part, finding):
+        self.crashes.append((row.ending, part, json.loads(finding.read_text())))
 
     def says(self, text):
         self.lines.append(text)
@@ -104,6 +105,12 @@ def dies(member):
 
 
 def ends(member):
+    """Check two programs and end."""
+    member.end({"reference, interpret": Totals(examples=2)})
+    return DONE, ""
+
+
+def starts_and_ends(member):
     member.end({})
     return DONE, ""
 
@@ -137,9 +144,9 @@ def test_a_dead_worker_is_replaced_and_its_program_is_kept_as_a_crash(store, tmp
     assert len(outcome.crashes) == 1
     first, second = engine.started
     assert (first.place, first.name != second.name) == (second.place, True)
-    ((ending, program),) = screen.crashes
-    assert ending == "ended by SIGSEGV"
-    assert '"version": 1' in program
+    ((ending, part, finding),) = screen.crashes
+    assert (ending, part) == ("ended by SIGSEGV", "reference, interpret")
+    assert (finding["program"], finding["origin"]) == (PROGRAM, "the process ended by SIGSEGV")
 
 
 def test_a_crash_of_an_earlier_command_is_not_new(store, tmp_path):
@@ -177,7 +184,9 @@ def test_a_worker_that_cannot_work_ends_the_campaign_and_says_why(store, tmp_pat
 def test_workers_that_die_before_they_check_anything_end_the_campaign(store, tmp_path):
     engine = FakeEngine(store, *[lambda member: (1, "ImportError: no torch")] * 10)
 
-    with pytest.raises(WorkersError, match=r"3 workers in a row ended before they checked anything.*no torch"):
+    with pytest.raises(
+        WorkersError, match=r"3 workers in a row ended before they checked anything; the last one ImportError: no torch"
+    ):
         head(store, engine, tmp_path)[0].run(1)
 
 
@@ -251,6 +260,22 @@ def test_a_second_signal_ends_it_at_once(store, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         head(store, FakeEngine(store, twice), tmp_path)[0].run(1)
+
+
+def test_a_campaign_that_checked_nothing_is_no_success(store, tmp_path):
+    with pytest.raises(WorkersError, match="no program was checked in this time"):
+        head(store, FakeEngine(store, starts_and_ends), tmp_path)[0].run(1)
+
+
+def test_what_no_command_has_written_is_written_by_the_next_one_and_new(store, tmp_path):
+    found = Member(store, PLAN, "killed", WorkerRecord("python", "host", 1, "x"))
+    found.keep("reference-x", {"size": 1, "title": "bad", "finding": {"version": 99}, "script": ""})
+
+    made, screen = head(store, FakeEngine(store, ends), tmp_path)
+    assert made.run(1).findings == [name for name, _ in screen.rows] == ["reference-x"]
+
+    made, screen = head(store, FakeEngine(store, ends), tmp_path)
+    assert made.run(1).findings == screen.rows == []
 
 
 def test_what_is_known_here_is_passed_on(store, tmp_path):

@@ -5,6 +5,7 @@ import dataclasses
 
 import pytest
 
+from pytest_regional.fuzz.findings.strict_json import Field
 from pytest_regional.fuzz.store import open_store
 from pytest_regional.fuzz.workers.plan import Batch, Part, Plan, PlanError
 from pytest_regional.fuzz.workers.records import Task, Totals, WorkerRecord
@@ -136,6 +137,16 @@ def test_a_finished_batch_is_not_opened_again(store):
     declare_dead(store, "a", "ended by SIGKILL")
 
     assert [heir.next_batch().number for _ in range(2)] == [1, 2]
+
+
+def test_an_ending_of_several_lines_is_one(store):
+    dead = member(store, "a")
+    dead.next_batch()
+
+    assert declare_dead(store, "a", "Traceback:\n  File\x1b[31m\nError: of 20 lines")
+
+    assert WorkerRecord.read(Field(store.read("workers", "a").data)).ending.startswith("Traceback: File")
+    assert not declare_dead(store, "a", "again")
 
 
 def test_death_may_be_settled_twice_and_by_several(store):
