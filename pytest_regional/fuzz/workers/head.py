@@ -139,7 +139,7 @@ class Head:
         before |= {row.name for row in status.crashes if row.name in written}
         self._shown = {(row.name, row.size) for row in status.findings if row.name in written}
         self._shown |= {(row.name, 0) for row in status.crashes if row.name in written}
-        checked = status.totals.examples
+        checked = status.checked + sum(row.name in before for row in status.crashes)
         outcome = Outcome(status)
         self._pass_on_known()
         with self._signals(), contextlib.closing(self._engine):
@@ -168,7 +168,7 @@ class Head:
 
     def _check_that_something_happened(self, outcome: Outcome, before: int) -> None:
         """Raise an error where no program was checked, and somebody may take that for a success."""
-        after = outcome.status.checked + len(outcome.crashes)
+        after = outcome.status.checked + len(outcome.status.crashes)
         if outcome.interrupted or self._plan.programs == 0 or after > before:
             return
         if self._plan.programs is None or not after:

@@ -138,13 +138,14 @@ class Member:
         """
         self._change(task=task, **({} if totals is None else {"totals": dict(totals)}))
 
-    def end(self, totals: Mapping[str, Totals], why: str = "") -> None:
-        """Say that it ends by itself; what it has begun is left to others.
+    def end(self, totals: Mapping[str, Totals] | None = None, why: str = "") -> None:
+        """Say that it ends by itself; what it has begun is left to others. Without ``totals`` those said last stay.
 
         Raises:
             DeclaredDeadError: others have taken over.
         """
-        self._change(totals=dict(totals), state="ended", ending=why)
+        self.does(self._record.task, totals)
+        self._change(state="ended", ending=why)
         _settle_holdings(self.store, self.name, self._record, crashed=False)
         self._change(settled=True, task=Task())
 

@@ -437,7 +437,7 @@ def main() -> int:
             return DECLARED_DEAD
         except RegionalError as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
-            member.end({}, str(error))
+            member.end(why=str(error))
             return CANNOT
 
 

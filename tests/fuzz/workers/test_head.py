@@ -267,6 +267,14 @@ def test_a_campaign_that_checked_nothing_is_no_success(store, tmp_path):
         head(store, FakeEngine(store, starts_and_ends), tmp_path)[0].run(1)
 
 
+def test_a_campaign_that_goes_on_and_checks_nothing_is_no_success_either(store, tmp_path):
+    before = Member(store, PLAN, "before", WorkerRecord("python", "host", 1, "x"))
+    before.end({"reference, interpret": Totals(examples=3, skipped_known=4)})
+
+    with pytest.raises(WorkersError, match="no program was checked in this time"):
+        head(store, FakeEngine(store, starts_and_ends), tmp_path)[0].run(1)
+
+
 def test_what_no_command_has_written_is_written_by_the_next_one_and_new(store, tmp_path):
     found = Member(store, PLAN, "killed", WorkerRecord("python", "host", 1, "x"))
     found.keep("reference-x", {"size": 1, "title": "bad", "finding": {"version": 99}, "script": ""})

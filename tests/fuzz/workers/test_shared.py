@@ -208,6 +208,16 @@ def test_who_ends_by_itself_leaves_its_batch_and_no_crash(store):
     assert not declare_dead(store, "a", "ended by SIGKILL")
 
 
+def test_who_ends_by_an_error_keeps_its_totals(store):
+    worker = member(store, "a")
+    worker.does(Task(), {"reference, interpret": Totals(examples=3)})
+
+    worker.end(why="no such mode")
+
+    record = store.read("workers", "a").data
+    assert (record["totals"]["reference, interpret"]["examples"], record["ending"]) == (3, "no such mode")
+
+
 def test_a_failure_is_reduced_by_one_worker_and_others_leave_theirs_for_later(store):
     first, second = member(store, "a"), member(store, "b")
 
