@@ -28,8 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_regional.fuzz.store import Store, open_store
-from pytest_regional.fuzz.workers.plan import Part, Plan
-from pytest_regional.fuzz.workers.shared import joined
+from pytest_regional.fuzz.workers.plan import Part, Plan, joined
 from pytest_regional.fuzz.workers.status import StatusReader
 
 ROOT = Path(__file__).parents[1]

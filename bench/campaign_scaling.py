@@ -21,9 +21,8 @@ from pathlib import Path
 from pytest_regional.fuzz.store import open_store
 from pytest_regional.fuzz.workers.engines import Engine, LocalProcesses
 from pytest_regional.fuzz.workers.head import Head
-from pytest_regional.fuzz.workers.plan import Part, Plan
+from pytest_regional.fuzz.workers.plan import Part, Plan, joined
 from pytest_regional.fuzz.workers.ray_cluster import LOCAL, RayCluster
-from pytest_regional.fuzz.workers.shared import joined
 from pytest_regional.report.campaign_screen import CampaignScreen
 
 ROOT = Path(__file__).parents[1]

@@ -12,12 +12,12 @@ from typing import Any
 
 from pytest_regional._files import append_line
 from pytest_regional.fuzz.model.program import Program
-from pytest_regional.fuzz.workers import shared, worker
+from pytest_regional.fuzz.workers import member, worker
 
 
 def journaled(path: Path) -> None:
     """Have this process's worker write into ``path``."""
-    publish, keep = worker.Worker._publish, shared.Member.keep
+    publish, keep = worker.Worker._publish, member.Member.keep
 
     def publishing(self: worker.Worker, program: Program) -> None:
         publish(self, program)
@@ -25,11 +25,11 @@ def journaled(path: Path) -> None:
         if batch is not None:
             append_line(path, f"checks {batch.number} {batch.begin} {program.identity}".encode())
 
-    def keeping(self: shared.Member, name: str, data: Any) -> None:
+    def keeping(self: member.Member, name: str, data: Any) -> None:
         append_line(path, f"keeps {name}".encode())
         keep(self, name, data)
 
-    worker.Worker._publish, shared.Member.keep = publishing, keeping  # type: ignore[method-assign]
+    worker.Worker._publish, member.Member.keep = publishing, keeping  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

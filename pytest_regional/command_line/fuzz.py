@@ -23,10 +23,9 @@ from pytest_regional.fuzz.modes import MODES
 from pytest_regional.fuzz.store import Store, open_store
 from pytest_regional.fuzz.store.opening import SECRET, UNAUTHENTICATED
 from pytest_regional.fuzz.workers.engines import Engine, LocalProcesses
-from pytest_regional.fuzz.workers.plan import SEEDS, Part, Plan
+from pytest_regional.fuzz.workers.plan import SEEDS, Part, Plan, joined
 from pytest_regional.fuzz.workers.pruning import prune
 from pytest_regional.fuzz.workers.regression import Regression, fill
-from pytest_regional.fuzz.workers.shared import joined
 from pytest_regional.fuzz.workers.status import StatusReader
 
 if TYPE_CHECKING:
@@ -121,7 +120,12 @@ def add_command(commands: Any) -> None:
         "--prune", action="store_true", help="delete the kept programs of the store that reach nothing of their own"
     )
     instead.add_argument(
-        "--status", metavar="URL", help="show what the campaign of a store has come to; nothing is written into it"
+        "--status",
+        metavar="URL",
+        nargs="?",
+        const=True,
+        help="show what the campaign of a store has come to; nothing is written into it (without URL: of the campaign "
+        "in the directory of findings)",
     )
     instead.add_argument("--watch", action="store_true", help="with --status: go on until Ctrl-C")
     parser.set_defaults(run=run)
@@ -152,7 +156,8 @@ def _run(asked: argparse.Namespace) -> int:
 
     _check_together(asked)
     if asked.status:
-        with contextlib.closing(open_store(asked.status, tell=_tell, patience=_FIRST_SECONDS)) as store:
+        url = _only_store(asked.findings) if asked.status is True else asked.status
+        with contextlib.closing(open_store(url, tell=_tell, patience=_FIRST_SECONDS)) as store:
             return show_status(store, asked.page, watch=asked.watch)
     budget = _budget(asked.budget or ("5m" if asked.ci else "10m"))
     pythons = _pythons(asked.environment)
@@ -205,7 +210,7 @@ def _check_together(asked: argparse.Namespace) -> None:
     if len(instead) > 1:
         raise UsageError(f"{' and '.join(instead)} exclude each other: give one of them.")
     if asked.watch and not asked.status:
-        raise UsageError("--watch goes with --status=URL.")
+        raise UsageError("--watch goes with --status.")
     for name in ("backend", "mode", "device", "store", "status", "cluster"):
         if getattr(asked, name) == "":
             raise UsageError(f"--{name}= has no value: leave it out, or give one.")
@@ -272,6 +277,16 @@ def _default_store(findings: Path, plan: Plan | None) -> str:
     """Return the directory of the store of a campaign of this machine: the same command again goes on with it."""
     assert plan is not None, "only who names a store joins one"
     return str(_made(findings) / _STORE / plan.identity)
+
+
+def _only_store(findings: Path) -> str:
+    """Return the directory of the only store of a directory of findings."""
+    stores = sorted((findings / _STORE).glob("*/"))
+    if len(stores) == 1:
+        return str(stores[0])
+    if not stores:
+        raise UsageError(f"--status: there is no campaign in {findings}: give --findings=DIR, or --status=URL.")
+    raise UsageError(f"--status: {findings} has several campaigns: give one of {', '.join(map(str, stores))}.")
 
 
 def _made(folder: Path) -> Path:

@@ -11,11 +11,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from pytest_regional._text import plural, printable
+from pytest_regional._text import printable
 from pytest_regional.command_line.targets import UsageError
 from pytest_regional.fuzz.budget import duration
 from pytest_regional.fuzz.store import Store
-from pytest_regional.fuzz.workers.shared import joined
+from pytest_regional.fuzz.workers.plan import joined
 from pytest_regional.fuzz.workers.status import CampaignStatus, StatusReader
 from pytest_regional.report.campaign_page import EVERY, write_campaign_page
 from pytest_regional.report.campaign_words import doing, share, summary_line, warnings_of
@@ -79,8 +79,6 @@ def picture(status: CampaignStatus) -> RenderableType:
     if status.findings:
         shown.append(_findings(status))
     shown += [_text(f"{one.name} ({one.environment}) died of a program, {one.ending}") for one in status.crashes[-10:]]
-    if status.postponed:
-        shown.append(_text(f"{plural(status.postponed, 'failure')} left until one with the same signature is reduced"))
     return Group(*shown)
 
 

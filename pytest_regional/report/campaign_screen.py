@@ -99,9 +99,9 @@ class CampaignScreen:
         """Show a new finding."""
         self.says(f"new finding: {row.title}\n    {script}")
 
-    def crashed(self, row: CrashRow, part: str, finding: Path) -> None:
+    def crashed(self, row: CrashRow, part: str, script: Path) -> None:
         """Show that a worker died of a program."""
-        self.says(f"a worker {row.ending} while it checked a program ({part})\n    {finding}")
+        self.says(f"a worker {row.ending} while it checked a program ({part})\n    {script}")
 
     def says(self, text: str) -> None:
         """Show a line of text."""

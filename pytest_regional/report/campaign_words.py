@@ -8,6 +8,9 @@ from pytest_regional.fuzz.findings.provenance import too_many
 from pytest_regional.fuzz.workers.records import WorkerRecord
 from pytest_regional.fuzz.workers.status import CampaignStatus
 
+#: Seconds after which it is said that a worker showed no sign of life; it shows one every five.
+SILENT = 15.0
+
 
 def summary_line(status: CampaignStatus) -> str:
     """Return what a campaign comes to in one line."""
@@ -19,7 +22,8 @@ def summary_line(status: CampaignStatus) -> str:
         plural(len(status.findings), "finding"),
     ]
     parts += [f"{plural(len(status.crashes), 'worker')} died"] if status.crashes else []
-    parts += [f"{len(status.reducing)} being reduced"] if status.reducing else []
+    parts += [f"{plural(len(status.reducing), 'failure')} being reduced"] if status.reducing else []
+    parts += [f"{status.postponed} left until then"] if status.postponed else []
     parts += [f"{totals.skipped_known} skipped as known"] if totals.skipped_known else []
     parts += [f"{totals.refused.total()} refused"] if totals.refused else []
     parts += [f"{totals.unclaimed.total()} not supported"] if totals.unclaimed else []
@@ -46,7 +50,9 @@ def doing(worker: WorkerRecord, status: CampaignStatus) -> str:
         what = f"{part}: a failure that was left"
     else:
         what = f"finding {task.name}"
-    return f"{checked}, {what}, for {duration(max(status.read - task.since, 0.0))}"
+    silent = status.read - worker.alive
+    sign = f"; no sign of life for {duration(silent)}" if silent >= SILENT else ""
+    return f"{checked}, {what}, for {duration(max(status.read - task.since, 0.0))}{sign}"
 
 
 def share(count: int, of: int) -> str:

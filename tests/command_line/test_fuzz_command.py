@@ -4,14 +4,14 @@ import importlib.util
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from pytest_regional.command_line import fuzz, main
 from pytest_regional.fuzz.store import open_store
-from pytest_regional.fuzz.workers.plan import Part, Plan
-from pytest_regional.fuzz.workers.shared import joined
+from pytest_regional.fuzz.workers.plan import Part, Plan, joined
 
 #: A backend of one fault: its results are doubled, whatever the graph.
 BACKEND = """
@@ -60,7 +60,7 @@ def fuzzed(*arguments, **options):
         (["--environment=new=there"], "--environment=new=there: there is no program that can be run."),
         (["--environment=a=/bin/sh", "--environment=a=/bin/sh"], "there are two environments of that name."),
         (["--ci", "--prune"], "--ci and --prune exclude each other: give one of them."),
-        (["--watch"], "--watch goes with --status=URL."),
+        (["--watch"], "--watch goes with --status."),
         (["--backend="], "--backend= has no value: leave it out, or give one."),
         (["--page=no/page.html"], "--page=no/page.html: it cannot be written: No such file or directory."),
         (["--store=http://host/"], "http"),
@@ -138,6 +138,30 @@ def test_a_campaign_finds_writes_and_goes_on(tmp_path):
     status, output = fuzzed(*options, f"--store={tmp_path / 'other'}")
 
     assert (status, output.splitlines()[-1]) == (0, "nothing new")
+
+
+def test_a_killed_command_leaves_no_directories_of_workers(tmp_path):
+    (tmp_path / "tmp").mkdir()
+    path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
+    command = [sys.executable, "-m", "pytest_regional", "fuzz", "--backend=eager", "--workers=2", "--guidance=off"]
+    started = subprocess.Popen(
+        command,
+        env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(tmp_path / "tmp")},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+    def wait(condition):
+        until = time.monotonic() + 120
+        while not condition() and time.monotonic() < until:
+            time.sleep(0.1)
+        assert condition()
+
+    wait(lambda: len(list((tmp_path / "tmp").glob("*/*/running.json"))) == 2)
+    started.kill()
+    started.wait()
+
+    wait(lambda: not list((tmp_path / "tmp").iterdir()))
 
 
 def test_a_backend_that_is_not_there():

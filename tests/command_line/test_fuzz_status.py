@@ -1,6 +1,7 @@
 """``pytest-regional fuzz --status``: what it shows of a store, and that it leaves the store as it is."""
 
 import io
+import time
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,47 @@ def test_many_refused_programs_are_a_warning(store, capsys):
     main(["fuzz", "--status=store"])
 
     assert "warning: eager refuses 1000 of 7000 programs, more than 1%" in capsys.readouterr().out
+
+
+def test_it_says_what_waits_and_who_is_silent(store, capsys):
+    filled(store, workers=1)
+    store.write("postponed", "a", {}, version=0)
+    entry = store.read("workers", "host-0")
+    store.write("workers", "host-0", {**entry.data, "alive": time.time() - 40}, version=entry.version)
+
+    main(["fuzz", "--status=store"])
+
+    shown = capsys.readouterr().out
+    assert ", 1 failure being reduced, 1 left until then" in shown
+    assert "; no sign of life for 40" in shown
+
+
+def test_a_worker_that_was_seen_just_now_is_not_silent(store, capsys):
+    filled(store)
+
+    main(["fuzz", "--status=store"])
+
+    assert "sign of life" not in capsys.readouterr().out
+
+
+def test_without_a_url_it_is_the_campaign_of_the_directory(store, capsys):
+    filled(open_store("regional-findings/store/01234567"))
+
+    assert main(["fuzz", "--status"]) == 0
+
+    assert "7000 programs" in capsys.readouterr().out
+
+
+def test_without_a_url_there_is_no_campaign_or_one_of_several(store, capsys):
+    assert main(["fuzz", "--status", "--findings=found"]) == 2
+    assert "--status: there is no campaign in found: give --findings=DIR, or --status=URL." in capsys.readouterr().err
+
+    for name in ("a", "b"):
+        filled(open_store(f"found/store/{name}"))
+
+    assert main(["fuzz", "--status", "--findings=found"]) == 2
+    says = "--status: found has several campaigns: give one of found/store/a, found/store/b."
+    assert says in capsys.readouterr().err
 
 
 def test_a_store_without_a_campaign(store, capsys):

@@ -7,9 +7,8 @@ import time
 from dataclasses import replace
 
 from pytest_regional.fuzz.store import Store
-from pytest_regional.fuzz.workers.plan import Batch, Part, Plan
+from pytest_regional.fuzz.workers.plan import Batch, Part, Plan, joined
 from pytest_regional.fuzz.workers.records import Task, Totals, WorkerRecord, as_json
-from pytest_regional.fuzz.workers.shared import joined
 
 PLAN = Plan(
     (Part("inductor", "cpu", "native"), Part("reference", "cuda-emulated", "emulated")), 7, ("2.11", "2.13", "2.15")

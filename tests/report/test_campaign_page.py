@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pytest_regional.fuzz.store import open_store
+from pytest_regional.fuzz.workers.plan import joined
 from pytest_regional.fuzz.workers.records import Totals, WorkerRecord
-from pytest_regional.fuzz.workers.shared import joined
 from pytest_regional.fuzz.workers.status import StatusReader
 from pytest_regional.report.campaign_page import campaign_page, charts_of, ticks, write_campaign_page
 from tests.report.campaigns import PLAN, filled

@@ -280,13 +280,18 @@ class FindingsFolder:
         except FindingError as error:
             raise FindingError(f"{path}: {error}") from error
 
-    def save(self, finding: AnyFinding) -> Path:
+    def save(self, finding: AnyFinding, name: str | None = None) -> Path:
         """Write file and script of ``finding``; return the script's path. A smaller one of the same name stays.
 
         The script needs torch and nothing else where that can show the finding.
+
+        Args:
+            finding: what is saved.
+            name: the stem of its files; by default the finding's own name.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        data, script = self.path / f"{finding.name}.json", self.path / f"{finding.name}.py"
+        stem = name or finding.name
+        data, script = self.path / f"{stem}.json", self.path / f"{stem}.py"
         if self._size_of(data) <= finding.size:
             return script
         _write(script, finding.script_with_torch_alone or finding.script)

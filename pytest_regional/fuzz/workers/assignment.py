@@ -29,7 +29,7 @@ class Assignment:
         name: of the worker's record.
         place: which of the machine's workers it is.
         environment: the name of its Python environment.
-        scratch: a directory for what the worker writes while it lives.
+        scratch: a directory of this worker's, for what it writes while it lives.
         seconds: for how long it fuzzes; None for no limit.
         python_path: directories in which modules of backends are found, too.
         memory: bytes of resident memory beyond which it ends after its batch, for a new one to go on.
@@ -63,4 +63,4 @@ class Assignment:
     @property
     def running(self) -> Path:
         """The file that holds the program, reduced or not, while it is checked: what crashed, if the process does."""
-        return self.scratch / f"{self.name}.json"
+        return self.scratch / "running.json"

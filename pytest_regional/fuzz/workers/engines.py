@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Mapping
@@ -77,7 +78,7 @@ class LocalProcesses:
 
     def start(self, assignment: Assignment) -> None:
         """Start a worker in a session of its own: Ctrl-C is for the process that waits for it."""
-        log = assignment.scratch / f"{assignment.name}.log"
+        log = assignment.scratch / "output.txt"
         log.parent.mkdir(parents=True, exist_ok=True)
         command = [self._pythons[assignment.environment], "-m", self._module]
         with log.open("wb") as output:
@@ -96,7 +97,7 @@ class LocalProcesses:
         self._running[assignment.name] = assignment, process, log
 
     def endings(self) -> list[Ending]:
-        """Return the workers that ended since this was last asked; what they started is ended."""
+        """Return the workers that ended since this was last asked; what they started and wrote is gone."""
         ended = []
         for name, (assignment, process, log) in list(self._running.items()):
             status = process.poll()
@@ -105,7 +106,8 @@ class LocalProcesses:
             del self._running[name]
             _end_session(process.pid)
             says = f"ended by {signal.Signals(-status).name}" if status < 0 else _tail(log)
-            ended.append(Ending(assignment, status, says, crashed_program(assignment)))
+            ended.append(Ending(assignment, status, says, _crashed_program(assignment)))
+            shutil.rmtree(assignment.scratch, ignore_errors=True)
         return ended
 
     def stop(self) -> None:
@@ -134,7 +136,7 @@ def _end_session(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
-def crashed_program(assignment: Assignment) -> Any:
+def _crashed_program(assignment: Assignment) -> Any:
     """Return the program that a worker was checking when it died; None where it left nothing whole."""
     try:
         return json.loads(assignment.running.read_text(encoding="utf-8"))
@@ -147,4 +149,4 @@ def _tail(log: Path) -> str:
     return "\n".join(lines[-_LINES:])
 
 
-__all__ = ["Ending", "Engine", "LocalProcesses", "crashed_program"]
+__all__ = ["Ending", "Engine", "LocalProcesses"]

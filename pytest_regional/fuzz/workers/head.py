@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import secrets
 import signal
@@ -19,12 +18,12 @@ from typing import Protocol
 from pytest_regional._errors import RegionalError
 from pytest_regional._files import write_whole
 from pytest_regional.fuzz.findings import strict_json
-from pytest_regional.fuzz.findings.strict_json import MalformedError
+from pytest_regional.fuzz.findings.strict_json import Field, MalformedError
 from pytest_regional.fuzz.store import Store
 from pytest_regional.fuzz.workers.assignment import CANNOT, DONE, MOST_BYTES, Assignment
+from pytest_regional.fuzz.workers.deaths import declare_dead
 from pytest_regional.fuzz.workers.engines import Ending, Engine
 from pytest_regional.fuzz.workers.plan import Plan
-from pytest_regional.fuzz.workers.shared import declare_dead
 from pytest_regional.fuzz.workers.status import CampaignStatus, CrashRow, FoundRow, StatusReader
 
 #: Seconds between two looks at the workers, and at the store.
@@ -53,7 +52,7 @@ class Screen(Protocol):
     def found(self, row: FoundRow, script: Path) -> None:
         """Show a new finding."""
 
-    def crashed(self, row: CrashRow, part: str, finding: Path) -> None:
+    def crashed(self, row: CrashRow, part: str, script: Path) -> None:
         """Show that a worker died of a program."""
 
     def says(self, text: str) -> None:
@@ -92,7 +91,7 @@ class Head:
         engine: starts workers.
         screen: shows how it goes.
         findings: the directory of findings; known ones are not reduced again, new ones are written there.
-        scratch: a directory for what workers write.
+        scratch: a directory for those in which workers write.
         seconds: for how long; None for no limit.
         python_path: directories in which workers find modules of backends, too.
         memory: bytes beyond which a worker is replaced.
@@ -212,7 +211,7 @@ class Head:
                 name,
                 place,
                 environment,
-                self._scratch,
+                self._scratch / name,
                 seconds,
                 self._python_path,
                 self._memory,
@@ -294,30 +293,32 @@ class Head:
         return script
 
     def _write_crash(self, row: CrashRow) -> Path:
-        """Write a crash as a finding, for the commands that read such; return its path.
+        """Write a crash as a finding; return the path of its script.
 
         It is in a directory of its own: whether the program, or somebody else, ended the process is not known.
         """
+        from pytest_regional.fuzz.findings.files import program_in
+        from pytest_regional.fuzz.findings.folder import Finding, FindingsFolder
+        from pytest_regional.fuzz.findings.provenance import Signature
+
         part = self._plan.parts[row.part]
-        path = self._findings / "crashes" / f"{part.backend.rpartition(':')[2]}-{part.mode}-{row.name}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        finding = {
-            "version": 2,
-            "oracle": "compiles",
-            "stage": "compile",
-            "origin": f"the process {row.ending}",
-            "features": [],
-            "detail": f"A worker {row.ending} while it checked this program.",
-            "region": None,
-            "backend": part.backend,
-            "device": part.device,
-            "mode": part.mode,
-            "versions": dict(row.versions),
-            "program": row.program,
-            "original_program": row.program,
-        }
-        write_whole(path, (json.dumps(finding, indent=1) + "\n").encode())
-        return path
+        folder = FindingsFolder(self._findings / "crashes")
+        try:
+            program = program_in(Field(row.program))
+        except MalformedError as error:
+            self._screen.says(f"the program of the crash {row.name} in the store cannot be read: {error}")
+            return folder.path
+        finding = Finding(
+            Signature("compiles", "compile", f"the process {row.ending}"),
+            program,
+            program,
+            f"A worker {row.ending} while it checked this program.",
+            backend=part.backend,
+            device=part.device,
+            mode=part.mode,
+            versions=row.versions,
+        )
+        return folder.save(finding, f"{part.backend.rpartition(':')[2]}-{part.mode}-{row.name}")
 
 
 def _host() -> str:

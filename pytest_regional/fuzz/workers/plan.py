@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_regional._errors import RegionalError
-from pytest_regional.fuzz.findings.strict_json import Field
+from pytest_regional.fuzz.findings.strict_json import Field, MalformedError
+from pytest_regional.fuzz.store import Store
 
 #: How many programs a worker takes at a time: few enough that a batch ends within a minute.
 BATCH = 20
+
+#: The name of the entry that holds the plan, in the table ``campaign``.
+_ENTRY = "plan"
 
 #: More seconds than one program takes on any machine.
 _MOST_SECONDS = 86_400
@@ -106,8 +111,9 @@ class Plan:
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
     def to_data(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        return {**dataclasses.asdict(self), "parts": [dataclasses.asdict(part) for part in self.parts]}
+        """Return it as plain data, which JSON gives back as it is."""
+        made: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        return made
 
     @classmethod
     def of(cls, document: Field) -> Plan:
@@ -146,6 +152,37 @@ class Plan:
         ]
 
 
+def joined(store: Store, plan: Plan | None) -> Plan:
+    """Return the plan of the campaign in ``store``; where there is none, ``plan`` becomes it.
+
+    A plan that is there has its own seed, and its own number of programs unless ``plan`` asks for more.
+
+    Raises:
+        PlanError: ``plan`` fuzzes something else; there is no plan at all; what is there is none.
+    """
+    while True:
+        entry = store.read("campaign", _ENTRY)
+        if entry is None:
+            if plan is None:
+                raise PlanError(f"{store.where} holds no campaign: say what to fuzz with --backend and --mode")
+            if store.write("campaign", _ENTRY, plan.to_data(), version=0):
+                return plan
+            continue
+        try:
+            held = Plan.of(Field(entry.data))
+        except MalformedError as error:
+            raise PlanError(f"{store.where}: the plan of the campaign: {error}") from error
+        if plan is None:
+            return held
+        if other := held.differences(plan):
+            raise PlanError(f"{store.where} holds another campaign: {'; '.join(other)}. Give another --store")
+        if held.programs == plan.programs:
+            return held
+        changed = replace(held, programs=plan.programs)
+        if store.write("campaign", _ENTRY, changed.to_data(), version=entry.version):
+            return changed
+
+
 def _part(document: Field) -> Part:
     at = document.fields(("backend", "device", "mode"))
     return Part(at["backend"].line(), at["device"].line(), at["mode"].line())
@@ -164,4 +201,4 @@ def _in_words(value: Any) -> str:
     return str(value)
 
 
-__all__ = ["BATCH", "Batch", "Part", "Plan", "PlanError"]
+__all__ = ["BATCH", "Batch", "Part", "Plan", "PlanError", "joined"]

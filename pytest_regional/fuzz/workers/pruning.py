@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pytest_regional.fuzz.findings.strict_json import Field
 from pytest_regional.fuzz.store import Store
-from pytest_regional.fuzz.workers.shared import read_entry
+from pytest_regional.fuzz.workers.entries import read_entry
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from typing import Any
 from pytest_regional._errors import RegionalError
 from pytest_regional._secrets import SecretVariables, masked, without_secrets_of
 from pytest_regional.fuzz.workers.assignment import Assignment
-from pytest_regional.fuzz.workers.engines import Ending, LocalProcesses, crashed_program
+from pytest_regional.fuzz.workers.engines import Ending, LocalProcesses
 
 #: What starts a cluster on this machine, for one campaign.
 LOCAL = "local"
@@ -51,14 +51,15 @@ class WorkerActor:
         import tempfile
 
         with tempfile.TemporaryDirectory(prefix="pytest-regional-") as scratch:
-            assignment = replace(Assignment.loads(line), scratch=Path(scratch))
+            sent = Assignment.loads(line)
+            assignment = replace(sent, scratch=Path(scratch) / sent.name)
             self._processes.start(assignment)
             try:
                 while not (endings := self._processes.endings()):
                     time.sleep(_LOOK)
             finally:
                 self._processes.close()
-            return endings[0].status, endings[0].says, crashed_program(assignment)
+            return endings[0].status, endings[0].says, endings[0].program
 
     def stop(self) -> None:
         """Have the process end behind the program that it checks."""

@@ -163,6 +163,7 @@ class WorkerRecord:
         place: which of the machine's workers it is; the next one there has the same place.
         versions: of torch and triton.
         begun: when, in seconds since the epoch.
+        alive: when it changed this record last, by the clock of its machine.
         state: one of :data:`STATES`.
         beat: grows while it lives.
         taken: how many batches it took.
@@ -178,6 +179,7 @@ class WorkerRecord:
     place: str
     versions: Mapping[str, str] = field(default_factory=dict)
     begun: float = field(default_factory=time.time)
+    alive: float = field(default_factory=time.time)
     state: str = "working"
     beat: int = 0
     taken: int = 0
@@ -209,6 +211,7 @@ class WorkerRecord:
             at["place"].line(),
             {name: one.line() for name, one in at["versions"].mapping(100).items()},
             time_in(at["begun"]),
+            time_in(at["alive"]),
             at["state"].one_of(STATES),
             at["beat"].integer(0, _MOST),
             at["taken"].integer(0, _MOST),

@@ -10,8 +10,8 @@ from typing import Any
 from pytest_regional.fuzz.findings import strict_json
 from pytest_regional.fuzz.findings.strict_json import Field, MalformedError
 from pytest_regional.fuzz.store import Store
+from pytest_regional.fuzz.workers.entries import Left, leave, read_entry
 from pytest_regional.fuzz.workers.plan import Plan
-from pytest_regional.fuzz.workers.shared import Left, leave, read_entry
 from pytest_regional.fuzz.workers.status import CampaignStatus
 
 #: Where a finding was seen that an earlier campaign kept: in no environment of this one, so each of them checks it.

@@ -10,9 +10,9 @@ from typing import Any
 
 from pytest_regional.fuzz.findings.strict_json import Field, MalformedError
 from pytest_regional.fuzz.store import Entry, Store
+from pytest_regional.fuzz.workers.entries import read_entry
 from pytest_regional.fuzz.workers.plan import Plan
 from pytest_regional.fuzz.workers.records import Totals, WorkerRecord, sum_of, time_in
-from pytest_regional.fuzz.workers.shared import read_entry
 
 
 @dataclass(frozen=True)

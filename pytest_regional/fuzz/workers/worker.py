@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import shutil
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -29,15 +29,7 @@ from pytest_regional.fuzz.draw.annotations import VARIANTS, with_other_annotatio
 from pytest_regional.fuzz.draw.encoding import Options
 from pytest_regional.fuzz.draw.graphs import random_programs
 from pytest_regional.fuzz.findings import files
-from pytest_regional.fuzz.findings.folder import (
-    AnyFinding,
-    FindingError,
-    FindingsFolder,
-    from_data,
-    installed_versions,
-    signature_of,
-    to_data,
-)
+from pytest_regional.fuzz.findings.folder import installed_versions, signature_of
 from pytest_regional.fuzz.findings.replaying import check_finding
 from pytest_regional.fuzz.guidance import MUTATED, Guidance
 from pytest_regional.fuzz.model.claims import disclaimed
@@ -47,9 +39,11 @@ from pytest_regional.fuzz.programs import CAPTURE, Programs
 from pytest_regional.fuzz.settings import settings_of_mode
 from pytest_regional.fuzz.store import open_store
 from pytest_regional.fuzz.workers.assignment import CANNOT, DECLARED_DEAD, DONE, GROWN, Assignment
+from pytest_regional.fuzz.workers.entries import Left
+from pytest_regional.fuzz.workers.keeping import StoreCorpus, StoreFindings, finding_in
+from pytest_regional.fuzz.workers.member import DeclaredDeadError, Member
 from pytest_regional.fuzz.workers.plan import Batch, Part
 from pytest_regional.fuzz.workers.records import Task, Totals, WorkerRecord
-from pytest_regional.fuzz.workers.shared import DeclaredDeadError, Left, Member
 from pytest_regional.harness.regional import Regional
 from pytest_regional.testing import regional
 
@@ -112,68 +106,6 @@ class Stop:
             thread.join()
         if self.error is not None:
             raise self.error
-
-
-class StoreFindings:
-    """The findings of a campaign's store, and those that were known before.
-
-    Args:
-        member: this worker.
-        scratch: a directory for scripts that are tried.
-    """
-
-    def __init__(self, member: Member, scratch: Path) -> None:
-        self._member, self._scratch = member, scratch
-        self._read: dict[tuple[str, int], AnyFinding | None] = {}
-
-    def readable(self) -> Iterator[AnyFinding]:
-        """Yield them; what a stranger may have put there is left out."""
-        for name, version, data in self._member.known_findings():
-            if (name, version) not in self._read:
-                self._read[name, version] = finding_in(data)
-            if (finding := self._read[name, version]) is not None:
-                yield finding
-
-    def save_shown(self, finding: AnyFinding) -> Path:
-        """Keep a finding in the store; return the name that its script will have."""
-        with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
-            script = FindingsFolder(Path(folder)).save_shown(finding)
-            text = script.read_text(encoding="utf-8")
-        data = {"finding": to_data(finding), "script": text, "title": finding.title, "size": finding.size}
-        self._member.keep(finding.name, data)
-        return Path(f"{finding.name}.py")
-
-
-def finding_in(data: Any) -> AnyFinding | None:
-    """Return the finding that an entry of the store holds; None where it holds none."""
-    try:
-        return from_data(data["finding"])
-    except (FindingError, KeyError, TypeError):
-        return None
-
-
-class StoreCorpus:
-    """The kept programs of one mode in a campaign's store; :mod:`~pytest_regional.fuzz.workers.pruning` deletes some.
-
-    Args:
-        member: this worker.
-        mode: in which they reach what they reach.
-    """
-
-    def __init__(self, member: Member, mode: str) -> None:
-        self._member, self._mode = member, mode
-
-    def programs(self, part: int = 0, parts: int = 1) -> Iterator[Program]:
-        """Yield none: what others keep is adopted, not checked again."""
-        return iter(())
-
-    def save(self, program: Program, keys: Collection[str]) -> None:
-        """Keep a program for all workers."""
-        data = {"mode": self._mode, "program": files.to_data(program), "size": len(program.steps), "keys": sorted(keys)}
-        self._member.keep_program(f"{self._mode}-{program.identity}", data)
-
-    def drop(self, program: Program) -> None:
-        """Do nothing: the program may be the smallest one for what another worker knows of."""
 
 
 @dataclass
@@ -414,11 +346,27 @@ def hash_of(name: str) -> int:
 
 def main() -> int:
     """Do what the first line of standard input says; return the exit status."""
+    parent = os.getppid()
     stop = Stop()
     stop.on_signals()
     assignment = Assignment.loads(sys.stdin.readline())
     stop.at_end_of(sys.stdin)
     sys.path[:0] = assignment.python_path
+    try:
+        return _work(assignment, stop)
+    finally:
+        if os.getppid() != parent:
+            _remove_scratch(assignment.scratch)
+
+
+def _remove_scratch(folder: Path) -> None:
+    """Remove a worker's directory, and the one that it is in if no other worker has one there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        folder.parent.rmdir()
+
+
+def _work(assignment: Assignment, stop: Stop) -> int:
     assignment.scratch.mkdir(parents=True, exist_ok=True)
     with contextlib.closing(open_store(assignment.store, tell=_tell)) as store:
         record = WorkerRecord(
@@ -445,7 +393,7 @@ def _tell(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
-__all__ = ["PublishedPrograms", "StoreFindings", "Worker", "main"]
+__all__ = ["PublishedPrograms", "Worker", "main"]
 
 if __name__ == "__main__":
     sys.exit(main())

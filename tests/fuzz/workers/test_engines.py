@@ -32,7 +32,7 @@ def started(tmp_path, monkeypatch):
         path = os.pathsep.join([str(tmp_path), *sys.path])
         engine = LocalProcesses({"python": sys.executable}, {**os.environ, "PYTHONPATH": path}, "own_worker")
         engines.append(engine)
-        assignment = Assignment("store", PLAN, "a", "place", "python", tmp_path, 3.0, ("somewhere",))
+        assignment = Assignment("store", PLAN, "a", "place", "python", tmp_path / "scratch" / "a", 3.0, ("somewhere",))
         engine.start(assignment)
         return engine, assignment
 
@@ -71,6 +71,14 @@ def test_who_is_killed_leaves_the_program_it_died_of(started):
     assert (end.status, end.says, end.by_itself, end.program) == (-11, "ended by SIGSEGV", False, {"version": 1})
 
 
+def test_nothing_stays_of_what_a_worker_wrote(started):
+    engine, assignment = started("import tempfile; tempfile.mkdtemp(); program(); os.kill(os.getpid(), signal.SIGSEGV)")
+
+    ending(engine)
+
+    assert list(assignment.scratch.parent.iterdir()) == []
+
+
 def test_who_leaves_half_a_program_leaves_none(started):
     engine, _ = started("assignment.running.write_text('{'); os._exit(1)")
 
@@ -88,7 +96,7 @@ def test_a_worker_is_stopped_by_the_end_of_its_input(started):
 def test_a_killed_worker_takes_its_compilers_along(started, tmp_path):
     body = """
 child = subprocess.Popen(['sleep', '600'])
-open(assignment.scratch / 'child', 'w').write(str(child.pid)); program()
+open(assignment.scratch.parents[1] / 'child', 'w').write(str(child.pid)); program()
 time.sleep(600)
 """
     engine, assignment = started(body)

@@ -7,17 +7,22 @@ import threading
 
 import pytest
 
+from pytest_regional.fuzz.findings import files
+from pytest_regional.fuzz.model.arguments import TensorInput
+from pytest_regional.fuzz.model.program import Program, Step
 from pytest_regional.fuzz.store import open_store
 from pytest_regional.fuzz.workers import head as heads
 from pytest_regional.fuzz.workers.assignment import CANNOT, DECLARED_DEAD, DONE, GROWN
 from pytest_regional.fuzz.workers.engines import Ending
 from pytest_regional.fuzz.workers.head import Head, WorkersError
-from pytest_regional.fuzz.workers.plan import Part, Plan
+from pytest_regional.fuzz.workers.member import Member
+from pytest_regional.fuzz.workers.plan import Part, Plan, joined
 from pytest_regional.fuzz.workers.records import Task, Totals, WorkerRecord
-from pytest_regional.fuzz.workers.shared import Member, joined
 
 PLAN = Plan((Part("reference", "cpu", "interpret"),), 7, batch=5)
-PROGRAM = {"version": 1, "steps": []}
+PROGRAM = files.to_data(
+    Program((TensorInput((4,)),), (Step("sin", (0,), (), (1,)), Step("exp", (1,), (), (2,))), (2,), training=False)
+)
 
 
 class FakeEngine:
@@ -65,8 +70,8 @@ class Screen:
     def found(self, row, script):
         self.rows.append((row.name, script))
 
-    def crashed(self, row, part, finding):
-        self.crashes.append((row.ending, part, json.loads(finding.read_text())))
+    def crashed(self, row, part, script):
+        self.crashes.append((row.ending, part, script))
 
     def says(self, text):
         self.lines.append(text)
@@ -144,9 +149,35 @@ def test_a_dead_worker_is_replaced_and_its_program_is_kept_as_a_crash(store, tmp
     assert len(outcome.crashes) == 1
     first, second = engine.started
     assert (first.place, first.name != second.name) == (second.place, True)
-    ((ending, part, finding),) = screen.crashes
+    ((ending, part, script),) = screen.crashes
     assert (ending, part) == ("ended by SIGSEGV", "reference, interpret")
+    finding = json.loads(script.with_suffix(".json").read_text())
     assert (finding["program"], finding["origin"]) == (PROGRAM, "the process ended by SIGSEGV")
+    assert "torch.exp" in script.read_text()
+    assert {one.scratch.parent for one in engine.started} == {tmp_path / "scratch"}
+    assert len({one.scratch for one in engine.started}) == 2
+
+
+def test_two_crashes_are_two_files(store, tmp_path):
+    made, screen = head(store, FakeEngine(store, dies, dies, ends), tmp_path)
+
+    assert len(made.run(1).crashes) == 2
+
+    assert len({script for _, _, script in screen.crashes}) == 2
+    assert all(script.is_file() for _, _, script in screen.crashes)
+
+
+def test_a_crash_whose_program_is_none_is_said(store, tmp_path):
+    def dies_of_something(member):
+        member.does(Task("batch", batch=member.next_batch(), program={"version": 1, "steps": ["import os"]}))
+        return -11, "ended by SIGSEGV"
+
+    made, screen = head(store, FakeEngine(store, dies_of_something, ends), tmp_path)
+
+    assert len(made.run(1).crashes) == 1
+
+    assert any("the program of the crash" in line and "cannot be read: " in line for line in screen.lines)
+    assert not list((tmp_path / "found").rglob("*.json"))
 
 
 def test_a_crash_of_an_earlier_command_is_not_new(store, tmp_path):

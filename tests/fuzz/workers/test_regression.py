@@ -6,10 +6,10 @@ import json
 import pytest
 
 from pytest_regional.fuzz.store import open_store
-from pytest_regional.fuzz.workers.plan import Part, Plan
+from pytest_regional.fuzz.workers.member import Member
+from pytest_regional.fuzz.workers.plan import Part, Plan, joined
 from pytest_regional.fuzz.workers.records import WorkerRecord
 from pytest_regional.fuzz.workers.regression import fill
-from pytest_regional.fuzz.workers.shared import Member, joined
 from pytest_regional.fuzz.workers.status import StatusReader
 
 PLAN = Plan((Part("reference", "cpu", "interpret"), Part("torch", "cpu", "native")), 7, ("old", "new"), programs=0)

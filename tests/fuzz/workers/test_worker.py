@@ -13,9 +13,9 @@ from pytest_regional.fuzz.oracles import OracleViolationError
 from pytest_regional.fuzz.store import open_store
 from pytest_regional.fuzz.workers import worker as workers
 from pytest_regional.fuzz.workers.assignment import GROWN, Assignment
-from pytest_regional.fuzz.workers.plan import Batch, Part, Plan
+from pytest_regional.fuzz.workers.member import Member
+from pytest_regional.fuzz.workers.plan import Batch, Part, Plan, joined
 from pytest_regional.fuzz.workers.records import WorkerRecord
-from pytest_regional.fuzz.workers.shared import Member, joined
 from pytest_regional.fuzz.workers.status import StatusReader
 
 PLAN = Plan((Part("aot_eager", "cpu", "native"),), 3, programs=6, batch=4, guidance="off", blames=False)
@@ -280,7 +280,8 @@ def test_coverage_is_counted_where_it_is_new(store, tmp_path, checked, draws, mo
 
 
 def test_a_heart_that_finds_itself_declared_dead_ends_the_worker(store, tmp_path, monkeypatch):
-    from pytest_regional.fuzz.workers.shared import DeclaredDeadError, declare_dead
+    from pytest_regional.fuzz.workers.deaths import declare_dead
+    from pytest_regional.fuzz.workers.member import DeclaredDeadError
 
     monkeypatch.setattr(workers, "BEAT", 0.01)
     started = Started(store, tmp_path)

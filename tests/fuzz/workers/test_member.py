@@ -7,9 +7,10 @@ import pytest
 
 from pytest_regional.fuzz.findings.strict_json import Field
 from pytest_regional.fuzz.store import open_store
-from pytest_regional.fuzz.workers.plan import Batch, Part, Plan, PlanError
+from pytest_regional.fuzz.workers.deaths import declare_dead
+from pytest_regional.fuzz.workers.member import DeclaredDeadError, Member
+from pytest_regional.fuzz.workers.plan import Batch, Part, Plan, PlanError, joined
 from pytest_regional.fuzz.workers.records import Task, Totals, WorkerRecord
-from pytest_regional.fuzz.workers.shared import DeclaredDeadError, Member, declare_dead, joined
 
 PLAN = Plan((Part("reference", "cpu", "interpret"), Part("torch", "cpu", "interpret")), 7, batch=5)
 PROGRAM = {"version": 1, "steps": ["any data"]}
