@@ -396,9 +396,10 @@ def _print_summary(outcome: Outcome, findings: Path) -> None:
 
     print(summary_line(outcome.status))
     new = [row for row in outcome.status.findings if row.name in outcome.findings]
+    environments = outcome.status.plan.environments
     for row in new:
-        where = [f"{name}: {result}" for name, result in row.results.items()] if len(row.results) > 1 else []
-        print(f"  {row.title}" + (f" ({', '.join(where)})" if where else ""))
+        where = ", ".join(f"{name}: {row.results.get(name, 'not checked')}" for name in environments)
+        print(f"  {row.title}" + (f" ({where})" if len(environments) > 1 else ""))
     print(f"{plural(len(new), 'new finding')} in {findings}" if new else "nothing new")
 
 

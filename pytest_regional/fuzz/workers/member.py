@@ -337,10 +337,10 @@ class Member:
     # Others
 
     def others_work(self) -> bool:
-        """Tell whether another worker of this environment does something that it may leave."""
+        """Tell whether another worker does something that it may leave, or find what is to be checked here too."""
         for name, entry in self.store.entries("workers").items():
             record = read_entry(WorkerRecord.read, entry)
-            if record is None or name == self.name or record.environment != self.environment:
+            if record is None or name == self.name:
                 continue
             if not record.settled and (record.is_over or record.task.kind != "waiting"):
                 return True

@@ -156,9 +156,10 @@ class Worker:
                     ends = GROWN
                     break
                 if not self._something_done():
-                    if not self._member.others_work():
+                    if self._member.others_work():
+                        self._stop.came.wait(LOOK)
+                    elif not self._something_done():  # the last one of them may have left something just now
                         break
-                    self._stop.came.wait(LOOK)
         self._member.end(self._totals())
         return ends
 

@@ -346,6 +346,13 @@ def test_who_waits_for_others_is_not_waited_for(store):
     assert not second.others_work()
 
 
+def test_who_works_in_another_environment_is_waited_for_as_it_may_find_something(store):
+    first, second = member(store, "a", "old"), member(store, "b", "new")
+    first.next_batch()
+
+    assert second.others_work()
+
+
 def test_a_store_has_one_plan(store):
     assert joined(store, dataclasses.replace(PLAN, seed=8)) == PLAN
     assert joined(store, None) == PLAN

@@ -244,6 +244,24 @@ def test_a_finding_is_checked_in_the_other_environment(store, tmp_path, checked,
     assert row.results == {"old": "still fails", "new": "fixed"}
 
 
+def test_what_the_last_one_of_the_others_leaves_is_not_left_behind(store, tmp_path, checked, draws, monkeypatch):
+    plan = dataclasses.replace(PLAN, environments=("old", "new"), programs=1)
+    monkeypatch.setattr(workers, "check_finding", lambda *_: ("fixed", "parity holds"))
+    draws(chain("neg"))
+    late, others_work = Started(store, tmp_path, plan, "b", "new"), Member.others_work
+
+    def finds_and_ends(self):
+        draws(chain("sin"))
+        monkeypatch.setattr(Member, "others_work", others_work)
+        Started(store, tmp_path, plan, "a", "old").run()
+        return False
+
+    monkeypatch.setattr(Member, "others_work", finds_and_ends)
+    late.run()
+
+    assert [row.results["new"] for row in status_of(store).findings] == ["fixed"]
+
+
 def test_a_backend_of_its_own_that_only_the_store_names_is_not_imported(store, tmp_path, checked, draws, monkeypatch):
     plan = dataclasses.replace(PLAN, environments=("old", "new"), programs=1)
     draws(chain("sin"))
