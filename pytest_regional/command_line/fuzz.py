@@ -174,6 +174,8 @@ def _run(asked: argparse.Namespace) -> int:
         if asked.prune:
             return _prune(store)
         plan = wanted if wanted is not None and asked.ci else joined(store, wanted)
+        if wanted is None and budget.examples is not None:
+            plan = joined(store, replace(plan, programs=budget.examples))
         _check_backends(plan, asked)
         if asked.ci:
             source, url = store, stack.enter_context(tempfile.TemporaryDirectory(prefix="pytest-regional-"))

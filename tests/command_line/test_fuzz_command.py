@@ -1,5 +1,6 @@
 """``pytest-regional fuzz``: what it says of options, and one campaign on processes, one on a Ray cluster."""
 
+import contextlib
 import importlib.util
 import os
 import subprocess
@@ -100,6 +101,23 @@ def test_ray_that_is_not_installed(capsys, monkeypatch):
 
     assert main(["fuzz", "--cluster=local"]) == 2
     assert "pip install 'pytest-regional[cluster]'" in capsys.readouterr().err
+
+
+def test_who_joins_may_ask_for_more_programs(monkeypatch):
+    with contextlib.closing(open_store("store")) as store:
+        joined(store, Plan((Part("eager", "cpu", "native"),), 7, programs=4))
+
+    class Stopped(Exception):
+        """Raised where the campaign would begin."""
+
+    def begins(store, url, plan, *_, **options):
+        raise Stopped(plan.programs)
+
+    monkeypatch.setattr("pytest_regional.fuzz.workers.head.Head", begins)
+
+    for budget, programs in (("6", 6), ("10m", 6), ("9", 9)):
+        with pytest.raises(Stopped, match=f"^{programs}$"):
+            main(["fuzz", "--store=store", f"--budget={budget}"])
 
 
 def test_plans_that_differ_have_stores_of_their_own(tmp_path):

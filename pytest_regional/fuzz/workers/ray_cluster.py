@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,12 @@ LOCAL = "local"
 
 #: Seconds between two looks of an actor at its process.
 _LOOK = 0.2
+
+
+#: What Ray 2.60 does not say of a cluster that turned the client away.
+_TOKEN = (
+    "One that asks for a token needs RAY_AUTH_MODE=token here, and its token in RAY_AUTH_TOKEN or ~/.ray/auth_token"
+)
 
 
 class ClusterError(RegionalError, RuntimeError):
@@ -91,11 +98,14 @@ class RayCluster:
             raise ClusterError("the package ray is missing. Run: pip install 'pytest-regional[cluster]'") from error
         options = {"num_cpus": workers, "include_dashboard": False} if address == LOCAL else {"address": address}
         try:
-            self._ray.init(**options, log_to_driver=False, logging_level="ERROR", namespace="pytest-regional")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the error says the same
+                self._ray.init(**options, log_to_driver=False, logging_level="ERROR", namespace="pytest-regional")
         except Exception as error:
             # Whatever Ray's client raises: ConnectionError, RuntimeError, those of gRPC.
             why = without_secrets_of(address, f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}")
-            raise ClusterError(f"there is no Ray cluster at {masked(address)}: {why}") from error
+            hint = "" if address == LOCAL else f". {_TOKEN}"
+            raise ClusterError(f"no Ray cluster answers at {masked(address)}: {why}{hint}") from error
         self._pythons, self._variables = dict(pythons), SecretVariables(variables)
         self._running: dict[Any, tuple[Assignment, Any]] = {}
 
