@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_regional._text import plural
 from pytest_regional.command_line import fuzz, main
 from pytest_regional.fuzz.store import open_store
 from pytest_regional.fuzz.workers.plan import Part, Plan, joined
@@ -156,6 +157,15 @@ def test_a_campaign_finds_writes_and_goes_on(tmp_path):
     status, output = fuzzed(*options, f"--store={tmp_path / 'other'}")
 
     assert (status, output.splitlines()[-1]) == (0, "nothing new")
+
+    # What is known is checked again, fails, is not new, and its files stay as they are.
+    texts = {script: script.read_text() for script in scripts}
+
+    status, output = fuzzed("--ci", "--backend=own_backend:faulty", "--workers=1", "--no-blame")
+
+    assert (status, output.splitlines()[-1]) == (0, "nothing new")
+    assert f"to be checked again: {plural(len(scripts), 'known finding')}, 0 kept programs; 0 fixed" in output
+    assert {script: script.read_text() for script in scripts} == texts
 
 
 def test_a_killed_command_leaves_no_directories_of_workers(tmp_path):

@@ -69,6 +69,7 @@ def fill(store: Store, plan: Plan, findings: Path, source: Store | None) -> Regr
     for name, data in known.items():
         entry = _entry(data, backends)
         if entry is not None and store.write("findings", name, entry, version=0):
+            store.write("written", name, {}, version=0)  # it is not new
             named.add(name)
     programs = 0
     for part, mode in enumerate(part.mode for part in plan.parts):
