@@ -200,9 +200,11 @@ def _run(asked: argparse.Namespace) -> int:
         write_page(StatusReader(store, plan).read(), asked.page, live=True)
         outcome = head.run(workers)
     write_page(outcome.status, asked.page, live=False)
-    if regression is not None:
+    if regression is None:
+        _print_sums(outcome)
+    else:
         _print_regression(regression, outcome)
-    _print_summary(outcome, asked.findings)
+    _print_new(outcome, asked.findings)
     return 0 if asked.exit_zero else outcome.exit_status
 
 
@@ -393,10 +395,13 @@ def _tell(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
-def _print_summary(outcome: Outcome, findings: Path) -> None:
+def _print_sums(outcome: Outcome) -> None:
     from pytest_regional.report.campaign_words import summary_line
 
     print(summary_line(outcome.status))
+
+
+def _print_new(outcome: Outcome, findings: Path) -> None:
     new = [row for row in outcome.status.findings if row.name in outcome.findings]
     environments = outcome.status.plan.environments
     for row in new:

@@ -13,7 +13,9 @@ SILENT = 15.0
 
 
 def summary_line(status: CampaignStatus) -> str:
-    """Return what a campaign comes to in one line."""
+    """Return what a campaign comes to in one line; one without new programs checks others again."""
+    if status.plan.programs == 0:
+        return f"{plural(len(status.findings), 'finding')}, {plural(status.postponed, 'program')} still to be checked"
     totals = status.totals
     parts = [
         plural(totals.examples, "program"),

@@ -1,5 +1,6 @@
 """The page of a shared campaign: what it says, its curves, and that texts of a store cannot do anything there."""
 
+import dataclasses
 import html.parser
 import re
 from pathlib import Path
@@ -11,6 +12,7 @@ from pytest_regional.fuzz.workers.plan import joined
 from pytest_regional.fuzz.workers.records import Totals, WorkerRecord
 from pytest_regional.fuzz.workers.status import StatusReader
 from pytest_regional.report.campaign_page import campaign_page, charts_of, ticks, write_campaign_page
+from pytest_regional.report.campaign_words import summary_line
 from tests.report.campaigns import PLAN, filled
 
 HOSTILE = "<script>alert(1)</script>\x1b[31m\"'><img src=x onerror=alert(1)>"
@@ -170,3 +172,11 @@ def test_a_page_that_cannot_be_written(store):
 
     with pytest.raises(OSError, match="No such file"):
         write_campaign_page(status_of(store), Path("/no/such/directory/page.html"), live=True)
+
+
+def test_who_checks_again_counts_what_is_left_and_no_new_programs(store):
+    filled(store, findings=2)
+    store.write("postponed", "a", {}, version=0)
+    status = dataclasses.replace(status_of(store), plan=dataclasses.replace(PLAN, programs=0))
+
+    assert summary_line(status) == "2 findings, 1 program still to be checked"

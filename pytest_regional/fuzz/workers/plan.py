@@ -175,7 +175,10 @@ def joined(store: Store, plan: Plan | None) -> Plan:
         if plan is None:
             return held
         if other := held.differences(plan):
-            raise PlanError(f"{store.where} holds another campaign: {'; '.join(other)}. Give another --store")
+            raise PlanError(
+                f"{store.where} holds another campaign: {'; '.join(other)}. Give another --store, or another campaign "
+                "of a server (?campaign=NAME)"
+            )
         if held.programs == plan.programs:
             return held
         changed = replace(held, programs=plan.programs)

@@ -357,7 +357,7 @@ def test_a_store_has_one_plan(store):
     assert joined(store, dataclasses.replace(PLAN, seed=8)) == PLAN
     assert joined(store, None) == PLAN
     with pytest.raises(
-        PlanError, match=r"holds another campaign: parts: .*torch, interpret, not reference, interpret\."
+        PlanError, match=r"holds another campaign: parts: .*torch, interpret, not reference, interpret\. Give another"
     ):
         joined(store, dataclasses.replace(PLAN, parts=PLAN.parts[:1]))
 
