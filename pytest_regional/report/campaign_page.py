@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -178,10 +179,6 @@ def _chart(
     def y(value: float) -> float:
         return round(_BOTTOM - (_BOTTOM - _TOP) * value / highest, 1)
 
-    def at(when: float) -> float:
-        before = [value for moment, value in values if moment <= when]
-        return before[-1] if before else 0.0
-
     steps_across = [one for one in ticks((end - begin) / seconds) if one * seconds <= end - begin]
     return Chart(
         name,
@@ -191,8 +188,17 @@ def _chart(
         [Tick(y(one), f"{one:g}") for one in steps_up],
         " ".join(f"{x(when)},{y(value)}" for when, value in values),
         [(f"{(when - begin) / seconds:.1f}", f"{value:.0f}") for when, value in values],
-        [Mark(x(when), y(at(when)), text) for when, text in marks],
+        [Mark(x(when), y(_between(values, when)), text) for when, text in marks],
     )
+
+
+def _between(values: Sequence[tuple[float, float]], when: float) -> float:
+    """Return the height of the curve at a time, on the straight line between two values."""
+    place = bisect.bisect_right(values, when, key=lambda one: one[0])
+    if place in (0, len(values)):
+        return values[max(place - 1, 0)][1]
+    (before, low), (after, high) = values[place - 1], values[place]
+    return low + (high - low) * (when - before) / (after - before)
 
 
 def ticks(highest: float) -> list[float]:

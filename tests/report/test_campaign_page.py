@@ -2,6 +2,7 @@
 
 import dataclasses
 import html.parser
+import itertools
 import re
 from pathlib import Path
 
@@ -180,3 +181,18 @@ def test_who_checks_again_counts_what_is_left_and_no_new_programs(store):
     status = dataclasses.replace(status_of(store), plan=dataclasses.replace(PLAN, programs=0))
 
     assert summary_line(status) == "2 findings, 1 program still to be checked"
+
+
+def test_findings_are_points_on_the_curve(store):
+    filled(store, findings=40)
+
+    _, coverage = charts_of(status_of(store))
+
+    corners = [tuple(map(float, corner.split(","))) for corner in coverage.points.split()]
+    assert len(coverage.marks) == 40
+    for mark in coverage.marks:
+        (left, low), (right, high) = next(
+            pair for pair in itertools.pairwise(corners) if pair[0][0] <= mark.x <= pair[1][0]
+        )
+        height = low + (high - low) * (mark.x - left) / ((right - left) or 1)
+        assert mark.y == pytest.approx(height, abs=0.5)
