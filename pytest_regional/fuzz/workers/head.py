@@ -202,7 +202,8 @@ class Head:
                 signal.signal(number, handler)
 
     def _start(self, place: str, environment: str) -> None:
-        name = f"{place}-{secrets.token_hex(4)}"
+        token = secrets.token_hex(4)
+        name = f"{place}-{token}"
         seconds = None if self._until is None else max(self._until - time.monotonic(), 0.0)
         self._engine.start(
             Assignment(
@@ -211,7 +212,7 @@ class Head:
                 name,
                 place,
                 environment,
-                self._scratch / name,
+                self._scratch / token,  # short: paths of sockets in it have at most 107 characters (unix(7))
                 seconds,
                 self._python_path,
                 self._memory,

@@ -58,8 +58,7 @@ class WorkerActor:
         import tempfile
 
         with tempfile.TemporaryDirectory(prefix="pytest-regional-") as scratch:
-            sent = Assignment.loads(line)
-            assignment = replace(sent, scratch=Path(scratch) / sent.name)
+            assignment = replace(Assignment.loads(line), scratch=Path(scratch) / "worker")
             self._processes.start(assignment)
             try:
                 while not (endings := self._processes.endings()):
