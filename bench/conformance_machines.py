@@ -20,9 +20,13 @@ ROOT = Path(__file__).parents[1]
 
 
 def outcomes(path: Path) -> dict[tuple[str, str, str], str]:
-    """Return the outcomes of a report, by test, backend and device."""
+    """Return the outcomes of a report, by test, backend and device; only in a run of several do ids name the backend."""
     tests = json.loads(path.read_text(encoding="utf-8"))["tests"]
-    return {(one["test"], one["backend"], one["device"]): one["outcome"] for one in tests}
+    return {(_without(one["backend"], one["test"]), one["backend"], one["device"]): one["outcome"] for one in tests}
+
+
+def _without(backend: str, test: str) -> str:
+    return test.removesuffix(f"[{backend}]").replace(f"[{backend}-", "[")
 
 
 def run_suites(suites: Sequence[str], backends: str, workers: int, report: Path) -> float:
