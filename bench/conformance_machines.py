@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def outcomes(path: Path) -> dict[tuple[str, str, str], str]:
-    """Return the outcomes of a report, by test, backend and device; only in a run of several do ids name the backend."""
+    """Return the outcomes of a report, by test, backend and device; only ids of a run of several name the backend."""
     tests = json.loads(path.read_text(encoding="utf-8"))["tests"]
     return {(_without(one["backend"], one["test"]), one["backend"], one["device"]): one["outcome"] for one in tests}
 
