@@ -353,7 +353,7 @@ def reduce_program(
         attempts: ``still_fails`` is called no more often.
     """
     search = _Search(still_fails, time.monotonic() + seconds, attempts)
-    return renumbered(search.fixed_point(program))
+    return search.fixed_point(program)
 
 
 class _Search:
@@ -400,7 +400,8 @@ class _Search:
         if identity in self._seen:
             return None
         self._seen.add(identity)
-        return smaller
+        # Before it is asked for: what oracles draw for a program depends on its numbers.
+        return renumbered(smaller)
 
     def _fails(self, program: Program) -> bool:
         self._attempts -= 1

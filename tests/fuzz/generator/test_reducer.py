@@ -137,6 +137,19 @@ def test_no_program_is_tried_twice_and_none_that_is_larger():
     assert all(cost(candidate) < cost(program) for candidate in seen)
 
 
+def test_what_is_returned_was_seen_to_fail_with_the_same_numbers():
+    seen = []
+
+    def fails(program):
+        if "tanh" in program.operators:
+            seen.append(program)
+        return "tanh" in program.operators
+
+    small = reduce_program(chain("sin", "cos", "tanh", "sigmoid", scope=(A,)), fails)
+
+    assert small == seen[-1]
+
+
 def test_every_edit_makes_drafts_that_settle_or_are_nothing():
     block = Block((0,), (Step("sin", (0,), (), (1,)), Step("tanh", (1,), (), (2,), (A,))), 2)
     program = Program(
