@@ -285,7 +285,7 @@ def _default_store(findings: Path, plan: Plan | None) -> str:
 
 def _only_store(findings: Path) -> str:
     """Return the directory of the only store of a directory of findings."""
-    stores = sorted((findings / _STORE).glob("*/"))
+    stores = sorted(path for path in (findings / _STORE).glob("*") if path.is_dir())
     if len(stores) == 1:
         return str(stores[0])
     if not stores:

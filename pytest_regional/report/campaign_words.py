@@ -25,7 +25,7 @@ def summary_line(status: CampaignStatus) -> str:
     ]
     parts += [f"{plural(len(status.crashes), 'worker')} died"] if status.crashes else []
     parts += [f"{plural(len(status.reducing), 'failure')} being reduced"] if status.reducing else []
-    parts += [f"{status.postponed} left until then"] if status.postponed else []
+    parts += [f"{plural(status.postponed, 'failure')} left for later"] if status.postponed else []
     parts += [f"{totals.skipped_known} skipped as known"] if totals.skipped_known else []
     parts += [f"{totals.refused.total()} refused"] if totals.refused else []
     parts += [f"{totals.unclaimed.total()} not supported"] if totals.unclaimed else []

@@ -185,9 +185,11 @@ def test_a_killed_command_leaves_no_directories_of_workers(tmp_path):
             time.sleep(0.1)
         assert condition()
 
-    wait(lambda: len(list((tmp_path / "tmp").glob("*/*/running.json"))) == 2)
-    started.kill()
-    started.wait()
+    try:
+        wait(lambda: len(list((tmp_path / "tmp").glob("*/*/running.json"))) == 2)
+    finally:
+        started.kill()
+        started.wait()
 
     wait(lambda: not list((tmp_path / "tmp").iterdir()))
 

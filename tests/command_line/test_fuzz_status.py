@@ -57,7 +57,7 @@ def test_it_says_what_waits_and_who_is_silent(store, capsys):
     main(["fuzz", "--status=store"])
 
     shown = capsys.readouterr().out
-    assert ", 1 failure being reduced, 1 left until then" in shown
+    assert ", 1 failure being reduced, 1 failure left for later" in shown
     assert "; no sign of life for 40" in shown
 
 

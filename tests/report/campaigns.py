@@ -6,9 +6,10 @@ import random
 import time
 from dataclasses import replace
 
+from pytest_regional.fuzz.findings.strict_json import as_json
 from pytest_regional.fuzz.store import Store
 from pytest_regional.fuzz.workers.plan import Batch, Part, Plan, joined
-from pytest_regional.fuzz.workers.records import Task, Totals, WorkerRecord, as_json
+from pytest_regional.fuzz.workers.records import Task, Totals, WorkerRecord
 
 PLAN = Plan(
     (Part("inductor", "cpu", "native"), Part("reference", "cuda-emulated", "emulated")), 7, ("2.11", "2.13", "2.15")

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pytest_regional.fuzz.findings.strict_json import Field, MalformedError
+from pytest_regional.fuzz.findings.strict_json import Field, MalformedError, as_json
 from pytest_regional.fuzz.store import Entry, Store
 from pytest_regional.fuzz.workers.plan import Batch
-from pytest_regional.fuzz.workers.records import as_json, batch_of
+from pytest_regional.fuzz.workers.records import batch_of
 
 T = TypeVar("T")
 

@@ -22,6 +22,7 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_regional._errors import RegionalError
+from pytest_regional.fuzz.findings.strict_json import as_json
 from pytest_regional.fuzz.store import Entry, Store
 from pytest_regional.fuzz.workers.deaths import settle_holdings
 from pytest_regional.fuzz.workers.entries import (
@@ -39,7 +40,7 @@ from pytest_regional.fuzz.workers.entries import (
     read_entry,
 )
 from pytest_regional.fuzz.workers.plan import Batch, Plan
-from pytest_regional.fuzz.workers.records import Task, Totals, WorkerRecord, as_json
+from pytest_regional.fuzz.workers.records import Task, Totals, WorkerRecord
 
 
 class DeclaredDeadError(RegionalError, RuntimeError):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_regional._errors import RegionalError
-from pytest_regional.fuzz.findings.strict_json import Field, MalformedError
+from pytest_regional.fuzz.findings.strict_json import Field, MalformedError, as_json
 from pytest_regional.fuzz.store import Store
 
 #: How many programs a worker takes at a time: few enough that a batch ends within a minute.
@@ -112,7 +111,7 @@ class Plan:
 
     def to_data(self) -> dict[str, Any]:
         """Return it as plain data, which JSON gives back as it is."""
-        made: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        made: dict[str, Any] = as_json(dataclasses.asdict(self))
         return made
 
     @classmethod

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_regional.fuzz.findings.strict_json import Field
+from pytest_regional.fuzz.findings.strict_json import Field, as_json
 from pytest_regional.fuzz.workers.plan import Batch
 
 #: More than any count of a campaign.
@@ -25,12 +24,6 @@ STATES = ("working", "ended", "dead")
 #: What a worker does: programs of a batch, a program that another worker left, a finding of another environment, a kept
 #: program of the corpus, or nothing.
 TASKS = ("batch", "postponed", "finding", "kept", "waiting")
-
-
-def as_json(data: Any) -> Any:
-    """Return plain data as JSON gives it back: lists for tuples."""
-    made: Any = json.loads(json.dumps(data))
-    return made
 
 
 @dataclass
@@ -227,4 +220,4 @@ class WorkerRecord:
         return self.state != "working"
 
 
-__all__ = ["STATES", "TASKS", "Task", "Totals", "WorkerRecord", "as_json", "batch_of", "sum_of", "time_in"]
+__all__ = ["STATES", "TASKS", "Task", "Totals", "WorkerRecord", "batch_of", "sum_of", "time_in"]
