@@ -5,10 +5,9 @@ slowly is replaced (float conversions, sub-32-bit floats, reductions and scans o
 every access to memory is checked. Nothing of Triton is changed except while a kernel runs:
 
 * ``values``: numpy representations of Triton's types, conversions between them.
-* ``regions``: the memory of one launch, address by address; where out-of-bounds accesses are seen.
-* ``builder``: the ``create_*`` methods, put together of ``arithmetic``, ``accesses``, ``atomics``, ``calls``.
-* ``libdevice``: CUDA's math functions by their name; ``assembly``: single PTX instructions.
-* ``reductions``: reductions and scans of any combine function.
+* ``segments``: the memory of one launch, address by address; where out-of-bounds accesses are seen.
+* ``builder``: the ``create_*`` methods, put together of ``arithmetic``, ``accesses``, ``reductions``; another builder,
+  whose operations do something else, may stand in its place.
 * ``functions``: jitted functions as Python functions.
 * ``patches``: what of Triton is replaced while a kernel runs.
 * ``programs``: the programs of a grid, in order or taking turns.

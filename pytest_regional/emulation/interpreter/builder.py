@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -15,6 +17,7 @@ from pytest_regional.emulation.device import KernelAssertionError, UnsupportedBy
 from pytest_regional.emulation.interpreter import arithmetic
 from pytest_regional.emulation.interpreter.accesses import Atomics
 from pytest_regional.emulation.interpreter.arithmetic import Arithmetic, fused_multiply_add
+from pytest_regional.emulation.interpreter.reductions import Reductions
 from pytest_regional.emulation.interpreter.values import (
     Array,
     TensorHandle,
@@ -153,19 +156,56 @@ class Calls:
         raise AttributeError(name)
 
 
-@cache
-def builder() -> Any:
-    """Return the builder of this process.
+@dataclass(frozen=True)
+class Interpretation:
+    """What the operations of a kernel do.
 
-    Its class puts the methods here before those of Triton's interpreter, which supplies the rest.
+    Attributes:
+        builder: what Triton's language calls for every operation.
+        semantic: Triton's type rules on top of it.
+        meaning: the ``ast.NodeTransformer`` that rewrites a kernel's text, with its ``helpers``; None for the usual.
     """
-    kind = type("EmulatingBuilder", (Arithmetic, Atomics, Calls, interpreter_builder_class()), {})
+
+    builder: Any
+    semantic: Any
+    meaning: Any = None
+
+
+@cache
+def _computing() -> Interpretation:
+    """Return that of this process, which computes.
+
+    Its builder's class puts the methods here before those of Triton's interpreter, which supplies the rest.
+    """
+    kind = type("EmulatingBuilder", (Arithmetic, Atomics, Reductions, Calls, interpreter_builder_class()), {})
     made = kind()
     made.options = interpreter_options(debug=True, sanitize_overflow=False)
-    return made
+    return Interpretation(made, fast_semantic(made))
 
 
-@cache
+_others: list[Interpretation] = []
+
+
+def interpretation() -> Interpretation:
+    """Return the one in force."""
+    return _others[-1] if _others else _computing()
+
+
+@contextlib.contextmanager
+def interpreted_as(other: Interpretation) -> Iterator[None]:
+    """Have operations do what ``other`` says; only where no other thread runs a kernel."""
+    _others.append(other)
+    try:
+        yield
+    finally:
+        _others.pop()
+
+
+def builder() -> Any:
+    """Return what Triton's language calls for every operation."""
+    return interpretation().builder
+
+
 def semantic() -> Any:
     """Return Triton's type rules on top of the builder."""
-    return fast_semantic(builder())
+    return interpretation().semantic

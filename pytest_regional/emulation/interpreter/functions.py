@@ -8,36 +8,44 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import triton.language as tl
 
-from pytest_regional._torch.triton import inductor_helpers, jit_first_line, jit_function_class, jit_source
+from pytest_regional._torch.triton import jit_first_line, jit_function_class, jit_source
 from pytest_regional.emulation.device import EmulationError
-from pytest_regional.emulation.interpreter.builder import semantic
-from pytest_regional.emulation.interpreter.values import Array, block, held_as_bits, scalar_value
+from pytest_regional.emulation.interpreter.builder import builder, interpretation, semantic
+from pytest_regional.emulation.interpreter.values import scalar_value
 
 _TENSOR, _BOTH, _EITHER, _NEGATED, _RANGE = "__to_tensor", "__both", "__either", "__negated", "__range"
 _TRUTH = "__truth"
 
 
-class _Meaning(ast.NodeTransformer):
-    """Rewrites what Python and Triton's compiler understand differently."""
+class Meaning(ast.NodeTransformer):
+    """Rewrites what Python and Triton's compiler understand differently, into calls of ``helpers``."""
+
+    @property
+    def helpers(self) -> Mapping[str, Callable[..., Any]]:
+        """Return functions by the name that rewritten text calls."""
+        return _HELPERS
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        """Make a tensor of a number."""
         self.generic_visit(node)
         node.value = _call(_TENSOR, node.value)
         return node
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.AST:
+        """Make a tensor of a number."""
         self.generic_visit(node)
         node.value = _call(_TENSOR, node.value)
         return node
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
+        """Combine element by element."""
         self.generic_visit(node)
         name = _BOTH if isinstance(node.op, ast.And) else _EITHER
         result = node.values[-1]
@@ -46,10 +54,12 @@ class _Meaning(ast.NodeTransformer):
         return result
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+        """Negate element by element."""
         self.generic_visit(node)
         return _call(_NEGATED, node.operand) if isinstance(node.op, ast.Not) else node
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        """Combine the pairs of a chain element by element."""
         self.generic_visit(node)
         if len(node.ops) == 1:
             return node
@@ -71,6 +81,7 @@ class _Meaning(ast.NodeTransformer):
     visit_If = visit_While = visit_IfExp = _visit_test
 
     def visit_For(self, node: ast.For) -> ast.AST:
+        """Give a range's integers their width."""
         self.generic_visit(node)
         if isinstance(node.iter, ast.Call) and isinstance(node.iter.func, ast.Name) and node.iter.func.id == "range":
             node.iter.func.id = _RANGE
@@ -144,27 +155,36 @@ def device_range(*bounds: Any, step: Any = None, **_: Any) -> Iterator[Any]:
         yield scalar_value(np.array([number], dtype=dtype), scalar)
 
 
-_HELPERS = {_TENSOR: _to_tensor, _BOTH: both, _EITHER: either, _NEGATED: negated, _RANGE: device_range, _TRUTH: truth}
+_HELPERS: dict[str, Callable[..., Any]] = {
+    _TENSOR: _to_tensor,
+    _BOTH: both,
+    _EITHER: either,
+    _NEGATED: negated,
+    _RANGE: device_range,
+    _TRUTH: truth,
+}
 _PLACES: set[tuple[str, str]] = set()
-_PYTHON: WeakKeyDictionary[Any, tuple[str, Callable[..., Any]]] = WeakKeyDictionary()
+_PYTHON: WeakKeyDictionary[Any, dict[type[Meaning], tuple[str, Callable[..., Any]]]] = WeakKeyDictionary()
 
 
 def python_function(function: Any) -> Callable[..., Any]:
     """Return the jitted ``function`` as a Python function; it is rewritten once for each text it has."""
     source = jit_source(function)
+    meaning: type[Meaning] = interpretation().meaning or Meaning
     # Not keyed by the jitted function: its hash is that of its text and of all it calls.
-    found = _PYTHON.get(function.fn)
+    known = _PYTHON.setdefault(function.fn, {})
+    found = known.get(meaning)
     if found is None or found[0] != source:
-        found = _PYTHON[function.fn] = (source, _rewritten(function, source))
+        found = known[meaning] = (source, _rewritten(function, source, meaning()))
     return found[1]
 
 
-def _rewritten(function: Any, source: str) -> Callable[..., Any]:
+def _rewritten(function: Any, source: str, meaning: Meaning) -> Callable[..., Any]:
     """Compile the rewritten text inside a factory, so that the module of the kernel gets no new names."""
-    tree = _Meaning().visit(ast.parse(source))
+    tree = meaning.visit(ast.parse(source))
     definition = tree.body[0]
     definition.decorator_list = []
-    enclosed = {**_HELPERS, **inspect.getclosurevars(function.fn).nonlocals}
+    enclosed = {**meaning.helpers, **inspect.getclosurevars(function.fn).nonlocals}
     factory = ast.parse(f"def __factory({', '.join(enclosed)}): return {definition.name}")
     ast.increment_lineno(definition, jit_first_line(function) - 1)
     factory.body[0].body.insert(0, definition)  # type: ignore[attr-defined]
@@ -200,98 +220,11 @@ def is_jitted(member: Any) -> bool:
     return isinstance(member, jit_function_class())
 
 
-Combine = Callable[..., Any]
+def reduce(*arguments: Any, **named: Any) -> Any:
+    """Replace ``tl.reduce``."""
+    return builder().reduce(*arguments, **named)
 
 
-_OF_TRITON = {"_sum_combine": np.add, "_elementwise_max": np.fmax, "_elementwise_min": np.fmin}
-_OF_INDUCTOR = {"maximum": np.maximum, "minimum": np.minimum, "_prod_accumulate": np.multiply}
-
-
-def _ufunc(combine_fn: Any) -> Any:
-    """Return numpy's function for a combine function of Triton's library or of Inductor's helpers, or None.
-
-    They are compared by identity: a jitted function's hash is that of its text and of all it calls.
-    """
-    for library, table in ((tl.standard, _OF_TRITON), (inductor_helpers(), _OF_INDUCTOR)):
-        found = table.get(combine_fn.__name__)
-        if found is not None and getattr(library, combine_fn.__name__, None) is combine_fn:
-            return found
-    return None
-
-
-def _value(constant: Any) -> Any:
-    return constant.value if isinstance(constant, tl.constexpr) else constant
-
-
-def reduce(operand: Any, axis: Any, combine_fn: Any, keep_dims: Any = False, **_: Any) -> Any:
-    """Replace ``tl.reduce``: combine along ``axis`` (None: all elements) pair by pair, as a tree."""
-    axis, keep_dims = _value(axis), _value(keep_dims)
-    operands = _as_tuple(operand)
-    shape = operands[0].handle.data.shape
-    arrays = [item.handle.data.reshape(-1) if axis is None else item.handle.data for item in operands]
-    along = 0 if axis is None else axis % len(shape)
-    results = _reduced(combine_fn, operands, [np.moveaxis(array, along, 0) for array in arrays])
-    if keep_dims:
-        results = [r.reshape((1,) * len(shape)) if axis is None else np.expand_dims(r, along) for r in results]
-    return _like(operand, [_tensor(r, item.dtype) for r, item in zip(results, operands, strict=True)])
-
-
-def _reduced(combine_fn: Any, operands: Sequence[Any], arrays: list[Array]) -> list[Array]:
-    ufunc = _ufunc(combine_fn)
-    dtype = operands[0].dtype
-    if ufunc is not None and len(arrays) == 1 and not held_as_bits(dtype) and dtype != tl.int1:
-        return [np.asarray(ufunc.reduce(arrays[0], axis=0, dtype=arrays[0].dtype))]
-    types = [item.dtype for item in operands]
-    while (length := arrays[0].shape[0]) > 1:
-        half = length // 2
-        lower, upper, rest = ([a[part] for a in arrays] for part in _parts(half))
-        combined = _combined(combine_fn, types, lower, upper)
-        arrays = [np.concatenate([c, r]) if length % 2 else c for c, r in zip(combined, rest, strict=True)]
-    return [array[0] for array in arrays]
-
-
-def _parts(half: int) -> tuple[slice, slice, slice]:
-    return slice(None, half), slice(half, 2 * half), slice(2 * half, None)
-
-
-def scan(operand: Any, axis: Any, combine_fn: Any, reverse: Any = False, **_: Any) -> Any:
-    """Replace ``tl.associative_scan``: combine every element with those before it, in steps that double."""
-    axis, reverse = _value(axis), _value(reverse)
-    operands = _as_tuple(operand)
-    types = [item.dtype for item in operands]
-    arrays = [_turned(np.moveaxis(item.handle.data, axis, 0), reverse) for item in operands]
-    step = 1
-    while step < arrays[0].shape[0]:
-        # Whole blocks are combined, since a block's length is a power of two; the first elements are thrown away.
-        combined = _combined(combine_fn, types, [np.roll(a, step, 0) for a in arrays], arrays)
-        arrays = [np.concatenate([a[:step], c[step:]]) for a, c in zip(arrays, combined, strict=True)]
-        step *= 2
-    results = [np.moveaxis(_turned(array, reverse), 0, axis) for array in arrays]
-    return _like(operand, [_tensor(r, item.dtype) for r, item in zip(results, operands, strict=True)])
-
-
-def _turned(array: Array, reverse: bool) -> Array:
-    return array[::-1] if reverse else array
-
-
-def _combined(combine_fn: Any, types: Sequence[Any], left: Sequence[Array], right: Sequence[Array]) -> list[Array]:
-    wrapped = [block(a, t) for a, t in zip((*left, *right), (*types, *types), strict=True)]
-    results = _as_tuple(combine_fn(*wrapped))
-    return [_handle_data(r, like) for r, like in zip(results, left, strict=True)]
-
-
-def _handle_data(result: Any, like: Array) -> Array:
-    data = result.handle.data if isinstance(result, tl.core.tensor) else np.asarray(result)
-    return np.broadcast_to(data.astype(like.dtype, copy=False), like.shape)
-
-
-def _tensor(array: Array, scalar: Any) -> Any:
-    return block(array, scalar.scalar) if array.ndim else scalar_value(array, scalar.scalar)
-
-
-def _as_tuple(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, (tuple, tl.core.tuple)) else (value,)
-
-
-def _like(operand: Any, results: list[Any]) -> Any:
-    return tuple(results) if isinstance(operand, (tuple, tl.core.tuple)) else results[0]
+def scan(*arguments: Any, **named: Any) -> Any:
+    """Replace ``tl.associative_scan``."""
+    return builder().scan(*arguments, **named)

@@ -41,12 +41,11 @@ _LOCK = threading.RLock()
 
 
 def _bound(builtin: Any) -> Callable[..., Any]:
-    """Return a builtin of Triton's language that has its semantic already."""
-    meaning = semantic()
+    """Return a builtin of Triton's language that has its semantic: the one in force when it is called."""
 
     @functools.wraps(builtin)
     def call(*arguments: Any, **named: Any) -> Any:
-        named["_semantic"] = meaning
+        named["_semantic"] = semantic()
         return builtin(*arguments, **named)
 
     return call
