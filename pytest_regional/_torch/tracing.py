@@ -302,3 +302,24 @@ def without_writes(fn: Callable[..., Any]) -> Callable[..., Any]:
 
     functional: Callable[..., Any] = torch.func.functionalize(fn)
     return functional
+
+
+def size_expression(value: Any) -> Any:
+    """Return sympy's expression of a ``SymInt``: ``SymInt.node.expr`` (torch 2.11 to 2.15)."""
+    return value.node.expr
+
+
+def known_of_sizes(values: Iterable[Any]) -> tuple[list[Any], list[tuple[Any, Any, Any]]]:
+    """Return what is known of the symbolic sizes among ``values``: the guards so far, and the ranges of symbols.
+
+    ``SymInt.node.shape_env``, with ``guards`` (each an ``expr``) and ``var_to_range`` (``lower``, ``upper``; torch
+    2.11 to 2.15).
+    """
+    import torch
+
+    environments = {id(v.node.shape_env): v.node.shape_env for v in values if isinstance(v, torch.SymInt)}
+    guards, ranges = [], []
+    for environment in environments.values():
+        guards += [guard.expr for guard in environment.guards]
+        ranges += [(s, range.lower, range.upper) for s, range in environment.var_to_range.items()]
+    return guards, ranges

@@ -159,11 +159,14 @@ def tensor_descriptor_class() -> type:
     return found
 
 
-def grid_of_inductor_kernel(inductor_meta: Any, config: Any, values: dict[str, Any]) -> tuple[int, int, int]:
-    """Return the grid Inductor's launcher would compute: ``GridExpr.from_meta(...).eval_slow`` (torch 2.11 to 2.15)."""
+def grid_of_inductor_kernel(inductor_meta: Any, config: Any, values: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """Return the grid Inductor's launcher would compute: ``GridExpr.from_meta(...).eval_slow`` (torch 2.11 to 2.15).
+
+    ``values`` are those of the launcher's arguments, and of what else its expressions name.
+    """
     expression = symbol("torch._inductor.runtime.triton_heuristics", "GridExpr").from_meta(inductor_meta, config)
     x, y, z = expression.eval_slow(values)
-    return int(x), int(y), int(z)
+    return x, y, z
 
 
 LAUNCHES = {

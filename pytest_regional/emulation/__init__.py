@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_regional.emulation.backend import EmulatedKernel, Emulation, active, emulated
+    from pytest_regional.emulation.backend import EmulatedKernel, Emulation, GeneratedGraph, active, emulated
     from pytest_regional.emulation.device import (
         PROFILES,
         DeviceProfile,
@@ -27,6 +27,7 @@ __all__ = [
     "EmulatedKernel",
     "Emulation",
     "EmulationError",
+    "GeneratedGraph",
     "KernelAssertionError",
     "MemoryFaultError",
     "UnknownProfileError",
@@ -37,7 +38,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "backend": ("EmulatedKernel", "Emulation", "active", "emulated"),
+    "backend": ("EmulatedKernel", "Emulation", "GeneratedGraph", "active", "emulated"),
     "device": (
         "PROFILES",
         "DeviceProfile",

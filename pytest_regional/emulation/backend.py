@@ -45,6 +45,20 @@ class EmulatedKernel:
     tuner: Any
 
 
+@dataclass(frozen=True)
+class GeneratedGraph:
+    """One graph for which code was generated or loaded.
+
+    Attributes:
+        call: the generated function that allocates buffers and launches kernels; it takes a list of inputs.
+        inputs: the inputs that the graph was compiled with: fake tensors, and symbolic sizes with what guards say of
+            them.
+    """
+
+    call: Callable[[list[Any]], Any]
+    inputs: Sequence[Any]
+
+
 class Emulation:
     """What one :func:`emulated` context has seen.
 
@@ -53,6 +67,7 @@ class Emulation:
         plan: how kernels are launched.
         memory: the buffers of generated code.
         unsupported: reasons for which something was refused, in order.
+        observers: called with each :class:`GeneratedGraph` once its code is there.
     """
 
     def __init__(self, profile: DeviceProfile, plan: LaunchPlan) -> None:
@@ -60,6 +75,7 @@ class Emulation:
         self.plan = plan
         self.memory = Memory()
         self.unsupported: list[str] = []
+        self.observers: list[Callable[[GeneratedGraph], object]] = []
         self.device_mock = DeviceMock(profile, self.memory.allocate, self._kernel)
         self._kernels: list[EmulatedKernel] = []
         self._launches: list[Launch] = []
@@ -115,7 +131,11 @@ class Emulation:
                 gm, example_inputs = retarget(gm, example_inputs)
                 with self._compiling_graph(undefined):
                     compiled = original(gm, example_inputs, *args, **kwargs)
+                    generated = getattr(self._compiling, "generated", None)
                 _refuse_code_for_cpu(compiled)
+                if generated is not None:
+                    for observer in self.observers:
+                        observer(GeneratedGraph(generated, example_inputs))
                 return compiled
 
         return compile_for_gpu
@@ -148,6 +168,7 @@ class Emulation:
             if "cuda" in graph.device_types:
                 # Of a graph that a cache of whole results kept it is not known.
                 undefined = getattr(self._compiling, "undefined", True)
+                self._compiling.generated = graph.current_callable
                 graph.current_callable = self._running(graph.current_callable, undefined)
             return original(graph, *args, **kwargs)
 

@@ -26,7 +26,7 @@ from pytest_regional.emulation.interpreter.accesses import pointer_to
 from pytest_regional.emulation.interpreter.builder import builder, semantic
 from pytest_regional.emulation.interpreter.functions import is_rewritten, python_function
 from pytest_regional.emulation.interpreter.patches import interpreting
-from pytest_regional.emulation.interpreter.programs import may_wait, programs_of, run_in_order, run_together
+from pytest_regional.emulation.interpreter.programs import Program, may_wait, programs_of, run_in_order, run_together
 from pytest_regional.emulation.interpreter.segments import LaunchMemory, Segment, region_of
 from pytest_regional.emulation.interpreter.values import from_numbers, numpy_type, scalar_value
 from pytest_regional.emulation.memory import Memory
@@ -64,18 +64,26 @@ class Launch:
 
 
 def launch_inductor_kernel(
-    tuner: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], *, memory: Memory, plan: LaunchPlan
+    tuner: Any,
+    arguments: Sequence[Any],
+    keywords: Mapping[str, Any],
+    *,
+    memory: Memory,
+    plan: LaunchPlan,
+    programs: Sequence[Program] | None = None,
 ) -> Launch:
     """Run the kernel of one of Inductor's ``CachingAutotuner`` objects as its launcher would.
+
+    ``programs`` are those of the grid to run; all by default.
 
     Raises:
         MemoryFaultError: if an argument contradicts the kernel's signature, or the kernel faults.
     """
     function, meta = tuner.fn, tuner.inductor_meta
     config = _config(tuner, plan)
-    values = _launcher_arguments(tuner, arguments)
+    values = named_arguments(tuner, arguments)
     grid = grid_of_inductor_kernel(meta, config, values)
-    bound = _constants(tuner, config)
+    bound = constants_of(tuner, config)
     bound.update({name: value for name, value in values.items() if name in function.arg_names})
     bound.update({name: value for name, value in keywords.items() if name in function.arg_names})
     _check_promises(tuner, bound)
@@ -89,6 +97,7 @@ def launch_inductor_kernel(
         reverse=plan.reverse,
         races=plan.races,
         config=dict(config.kwargs),
+        programs=programs,
     )
 
 
@@ -129,7 +138,7 @@ def _wrapper_arguments(wrapper: Any, bound: Mapping[str, Any]) -> dict[str, Any]
     raise UnsupportedByEmulationError(f"a kernel wrapped in {type(wrapper).__name__}")
 
 
-def _launcher_arguments(tuner: Any, arguments: Sequence[Any]) -> dict[str, Any]:
+def named_arguments(tuner: Any, arguments: Sequence[Any]) -> dict[str, Any]:
     """Name the positional arguments of a launcher: constants are not among them, a few more may follow."""
     constexprs = {p.name for p in jit_parameters(tuner.fn) if p.is_constexpr}
     extra = tuple(tuner.inductor_meta.get("extra_launcher_args") or ())
@@ -143,7 +152,7 @@ def _launcher_arguments(tuner: Any, arguments: Sequence[Any]) -> dict[str, Any]:
     return dict(zip([*names, *extra], arguments, strict=True))
 
 
-def _constants(tuner: Any, config: Any) -> dict[str, Any]:
+def constants_of(tuner: Any, config: Any) -> dict[str, Any]:
     """Return constexpr parameters: those of ``triton_meta``, then those of the configuration."""
     names = tuner.fn.arg_names
     found: dict[str, Any] = {}
@@ -218,6 +227,7 @@ def _launch(
     reverse: bool,
     races: bool,
     config: Mapping[str, Any] | None = None,
+    programs: Sequence[Program] | None = None,
 ) -> Launch:
     started = time.perf_counter()
     name, sizes = _name(function), _checked_grid(_name(function), grid)
@@ -228,7 +238,8 @@ def _launch(
         made = builder()
         made.memory = touched
         made.grid_dim = sizes
-        (run_together if together else run_in_order)(body, programs_of(sizes, reverse), touched)
+        chosen = programs_of(sizes, reverse) if programs is None else programs
+        (run_together if together else run_in_order)(body, chosen, touched)
     _check_guards(name, touched)
     return Launch(name, sizes, config or {}, math.prod(sizes), time.perf_counter() - started)
 

@@ -1,0 +1,31 @@
+"""Kernels proved for all sizes that a graph's guards allow: every program, every element, every loaded index.
+
+A kernel is run once by the emulator's interpreter, with a builder that writes expressions down instead of computing.
+What is to be proved of it becomes questions to z3. Needs ``pip install pytest-regional[verify]``.
+
+* ``symbols``: expressions, what is known of their variables, and marks for what z3 is not asked directly.
+* ``values``, ``builder``, ``loops``: what Triton's operations and loops do with expressions.
+* ``kernels``: one kernel run on symbols; ``properties``: what is asked about it.
+* ``sizes``, ``wrappers``: the code that launches kernels, run on symbolic sizes.
+* ``replay``: a refutation run by the emulator on tensors.
+* ``outcomes``: what was found out; ``verifier``: all of it, graph by graph.
+"""
+
+from __future__ import annotations
+
+from pytest_regional.verify.errors import NotVerifiableError
+from pytest_regional.verify.outcomes import PROVED, REFUTED, UNKNOWN, Counterexample, Outcome
+from pytest_regional.verify.verifier import Verification, Verified, verify_graph, verifying
+
+__all__ = [
+    "PROVED",
+    "REFUTED",
+    "UNKNOWN",
+    "Counterexample",
+    "NotVerifiableError",
+    "Outcome",
+    "Verification",
+    "Verified",
+    "verify_graph",
+    "verifying",
+]

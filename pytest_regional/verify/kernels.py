@@ -1,0 +1,147 @@
+"""One kernel run on symbols: every operation on memory that some program of its grid may make."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import z3
+
+from pytest_regional._torch.triton import jit_parameters, kernel_type, semantic_class
+from pytest_regional.emulation.device import EmulationError
+from pytest_regional.emulation.interpreter.builder import Interpretation, interpreted_as
+from pytest_regional.emulation.interpreter.functions import is_rewritten, python_function
+from pytest_regional.emulation.interpreter.patches import interpreting
+from pytest_regional.verify.builder import Access, SymbolicBuilder
+from pytest_regional.verify.errors import NotVerifiableError
+from pytest_regional.verify.loops import SymbolicMeaning
+from pytest_regional.verify.symbols import Expression, Scope, constant
+from pytest_regional.verify.values import Symbol, number, scalar_tensor
+
+_MOST_PATHS = 64
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """A tensor argument of a launch: its type in the kernel's signature is all that a kernel sees."""
+
+    name: str
+
+
+@dataclass
+class KernelRun:
+    """What a kernel does, for all programs, lanes and rounds.
+
+    Attributes:
+        scope: the variables, and what is known of them.
+        accesses: the operations on memory, on whatever path.
+        assumed: what the compiler is told to rely on, with the line.
+        programs: the variables of the program's place in the grid.
+    """
+
+    scope: Scope
+    accesses: list[Access]
+    assumed: list[tuple[Expression, str]]
+    programs: tuple[Expression, ...]
+
+
+class _Choices:
+    """Which side of each branch is taken; both, one run after the other."""
+
+    def __init__(self) -> None:
+        self.taken: list[bool] = []
+        self.at = 0
+
+    def __call__(self, condition: Expression) -> bool:
+        """Take the side planned for this branch; a new one is taken first."""
+        known = constant(z3.simplify(condition))
+        if known is not None:
+            return bool(known)
+        if self.at == len(self.taken):
+            self.taken.append(True)
+        self.at += 1
+        return self.taken[self.at - 1]
+
+    def next(self) -> bool:
+        """Plan the next run; say whether there is one."""
+        while self.taken and not self.taken[-1]:
+            self.taken.pop()
+        if not self.taken:
+            return False
+        self.taken[-1] = False
+        self.at = 0
+        return True
+
+
+def run_kernel(
+    function: Any, arguments: Mapping[str, Any], types: Mapping[str, Any], grid: Sequence[Expression]
+) -> KernelRun:
+    """Run a jitted function on symbols.
+
+    Args:
+        function: the ``JITFunction``.
+        arguments: for each parameter a :class:`Pointer`, an integer expression, a number, or a constant.
+        types: the signature: types of arguments as Inductor and Triton write them (``*fp32``, ``i64``).
+        grid: how many programs there are along x, y and z.
+
+    Raises:
+        NotVerifiableError: the kernel does something of which too little is known.
+    """
+    scope, choices = Scope(), _Choices()
+    made = SymbolicBuilder(scope, grid, choices)
+    semantic = semantic_class()(made)
+    runs = 0
+    with interpreting(), interpreted_as(Interpretation(made, semantic, SymbolicMeaning)):
+        while True:
+            runs += 1
+            if runs > _MOST_PATHS:
+                raise NotVerifiableError(f"more than {_MOST_PATHS} paths through branches")
+            made.path, made.rounds, made.phase = [], [], 0
+            _run(function, _given(function, arguments, types))
+            if not choices.next():
+                break
+    return KernelRun(scope, made.accesses, made.assumed, made.programs)
+
+
+def _run(function: Any, values: Mapping[str, Any]) -> None:
+    try:
+        python_function(function)(**values)
+    except NotVerifiableError as error:
+        raise NotVerifiableError(f"{error}{_place(error)}") from error.__cause__
+    except Exception as error:
+        cause = error.__cause__
+        if isinstance(cause, (NotVerifiableError, EmulationError)):
+            raise NotVerifiableError(f"{cause}{_place(error)}") from error
+        raise NotVerifiableError(f"{type(error).__name__}: {error}{_place(error)}") from error
+
+
+def _place(error: BaseException) -> str:
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if is_rewritten(frame.filename, frame.name):
+            return f" (line {frame.lineno}, in {frame.name}: {frame.line})"
+    return ""
+
+
+def _given(function: Any, arguments: Mapping[str, Any], types: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a value for every parameter of the kernel."""
+    result: dict[str, Any] = {}
+    for parameter in jit_parameters(function):
+        if parameter.name not in arguments:
+            if not parameter.has_default:
+                raise NotVerifiableError(f"no value for argument {parameter.name}")
+            continue
+        value = arguments[parameter.name]
+        kind = types.get(parameter.name)
+        if parameter.is_constexpr or kind == "constexpr" or value is None:
+            result[parameter.name] = value
+            continue
+        scalar = kernel_type(str(kind))
+        if isinstance(value, Pointer):
+            result[parameter.name] = scalar_tensor(Symbol(z3.IntVal(0), scalar, argument=value.name))
+        elif isinstance(value, (bool, int, float)):
+            result[parameter.name] = scalar_tensor(Symbol(number(value, scalar), scalar))
+        else:
+            result[parameter.name] = scalar_tensor(Symbol(value, scalar))
+    return result

@@ -1,0 +1,45 @@
+"""What was found out about a property of a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+PROVED, REFUTED, UNKNOWN = "proved", "refuted", "unknown"
+
+MEMORY, RACES, COVERAGE, BUFFERS = "memory", "races", "coverage", "buffers"
+PROPERTIES = (MEMORY, RACES, COVERAGE, BUFFERS)
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """Values with which a property does not hold.
+
+    Attributes:
+        sizes: the program's symbolic sizes, by name.
+        programs: places in the grid: one, or the two that meet.
+        loaded: for each argument whose elements matter: element number to value; None stands for all others.
+    """
+
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    programs: tuple[tuple[int, int, int], ...] = ()
+    loaded: Mapping[str, Mapping[int | None, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One property of one kernel.
+
+    Attributes:
+        property: one of PROPERTIES.
+        verdict: PROVED, REFUTED or UNKNOWN.
+        reason: for all but PROVED: what was found, or why nothing was.
+        seconds: how long it took.
+        counterexample: for REFUTED.
+    """
+
+    property: str
+    verdict: str
+    reason: str = ""
+    seconds: float = 0.0
+    counterexample: Counterexample | None = None

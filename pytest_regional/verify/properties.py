@@ -1,0 +1,484 @@
+"""The properties of a kernel, as questions to z3."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import z3
+
+from pytest_regional.verify.builder import WRITE, Access
+from pytest_regional.verify.errors import NotVerifiableError
+from pytest_regional.verify.kernels import KernelRun
+from pytest_regional.verify.outcomes import (
+    COVERAGE,
+    MEMORY,
+    PROVED,
+    RACES,
+    REFUTED,
+    UNKNOWN,
+    Counterexample,
+    Outcome,
+)
+from pytest_regional.verify.symbols import Expression, Lowering, Scope, constant, evaluated, renamed, symbols_of
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor argument of a launch.
+
+    Attributes:
+        storage: a name of the memory it lies in; arguments with the same one may overlap.
+        start: where it starts in that memory, in elements.
+        sizes: of its axes.
+        strides: of its axes, in elements.
+        width: bytes of an element.
+    """
+
+    storage: str
+    start: Expression
+    sizes: tuple[Expression, ...]
+    strides: tuple[Expression, ...]
+    width: int
+
+    def span(self) -> Expression:
+        """Return how many elements lie between its first and its last, both counted; for a tensor that has any."""
+        return z3.IntVal(1) + z3.Sum([(n - 1) * s for n, s in zip(self.sizes, self.strides, strict=True)])
+
+    def count(self) -> Expression:
+        """Return how many elements it has."""
+        return z3.Product(list(self.sizes)) if self.sizes else z3.IntVal(1)
+
+
+# Small enough to be run, and to be read; tried in this order before any size is allowed.
+_SMALL = (16, 256, 4096)
+
+
+class Question:
+    """One kernel, with what is known when it is launched, and the time that is left for it."""
+
+    def __init__(
+        self, run: KernelRun, tensors: Mapping[str, Tensor], facts: Sequence[Expression], seconds: float
+    ) -> None:
+        self.run = run
+        self.tensors = tensors
+        self.sizes = list(facts)
+        self.deadline = time.monotonic() + seconds
+        self.lowering = Lowering(run.scope)
+        self.facts = self._facts()
+
+    def _facts(self) -> list[Expression]:
+        """Return what holds for all programs, lanes and rounds, without marks."""
+        found = [self.lowering.of(fact) for fact in self.sizes]
+        for fact in self.run.scope.facts:
+            found.append(self.lowering.of(fact))
+            for alias in self.run.scope.aliases:
+                found.extend(self.lowering.of(other) for other in renamed([fact], [alias]) if not other.eq(fact))
+        return found
+
+    def limits(self, names: Iterable[str]) -> list[Expression]:
+        """Return the limits of variables, and of those that their limits mention."""
+        found: list[Expression] = []
+        seen: set[str] = set()
+        waiting = list(names)
+        while waiting:
+            name = waiting.pop()
+            if name in seen or name not in self.run.scope.bounds:
+                continue
+            seen.add(name)
+            variable, low, high = self.run.scope.bounds[name]
+            found.append(variable >= self.lowering.of(low))
+            if high is not None:
+                top = self.lowering.of(high)
+                found.append(variable < top)
+                waiting += symbols_of([top])
+        return found
+
+    def closed(self, expressions: Sequence[Expression]) -> list[Expression]:
+        """Return expressions with all that is known of what they mention."""
+        known = [*self.facts]
+        names: set[str] = set()
+        count = -1
+        while count != len(names):
+            count = len(names)
+            names |= symbols_of([*expressions, *known, *self.lowering.known]).keys()
+            linked = self._links(names)
+            names |= symbols_of(linked).keys()
+        return [*known, *linked, *self.limits(names), *self.lowering.known]
+
+    def _links(self, names: set[str]) -> list[Expression]:
+        """Return what an index has to do with program and lane, where one of them is mentioned without it."""
+        found = []
+        for name, index in self.run.scope.indices.items():
+            if name in names and (index.base.decl().name() in names or index.lane.decl().name() in names):
+                found.append(self.link(name))
+        return found
+
+    def link(self, name: str) -> Expression:
+        """Return what an index is made of."""
+        index = self.run.scope.indices[name]
+        width = self.lowering.of(index.width)
+        return self.run.scope.bounds[name][0] == index.base * width + index.lane
+
+    def refute(self, expressions: Sequence[Expression], known: Sequence[Expression] = ()) -> z3.ModelRef | None:
+        """Return values for which all of ``expressions`` hold, or None if there are none.
+
+        Raises:
+            NotVerifiableError: z3 does not know, or not in time.
+        """
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise NotVerifiableError("out of time")
+        solver = z3.Solver()
+        solver.set("timeout", max(1, int(left * 1000)))
+        for part in (*expressions, *known):
+            solver.add(z3.simplify(part, som=True))
+        answer = solver.check()
+        if answer == z3.unsat:
+            return None
+        if answer == z3.sat:
+            return solver.model()
+        raise NotVerifiableError(f"z3 does not know: {solver.reason_unknown()}")
+
+    def about_sizes(self) -> Question:
+        """Return a question about the same sizes, and no kernel."""
+        return Question(KernelRun(Scope(), [], [], ()), {}, self.sizes, self.deadline - time.monotonic())
+
+    def smallest(self, expressions: Sequence[Expression], sizes: Sequence[Expression]) -> z3.ModelRef | None:
+        """Return values for which all of ``expressions`` hold, with small sizes where there are such.
+
+        Raises:
+            NotVerifiableError: z3 does not know whether there are any.
+        """
+        known = self.closed([*expressions, *sizes])
+        for limit in _SMALL if sizes else ():
+            try:
+                found = self.refute([*expressions, *(size <= limit for size in sizes)], known)
+            except NotVerifiableError:
+                break
+            if found is not None:
+                return found
+        return self.refute(expressions, known)
+
+    def lowered(self, *expressions: Expression) -> tuple[list[Expression], list[Expression]]:
+        """Return expressions without marks, and what has to hold for no integer among them to wrap."""
+        before = len(self.lowering.exact)
+        found = [self.lowering.of(expression) for expression in expressions]
+        return found, [z3.And(value >= low, value <= high) for value, low, high in self.lowering.exact[before:]]
+
+
+def reachable(question: Question) -> bool:
+    """Say whether some access happens: if what is known contradicted itself, all of it would seem to be proved.
+
+    Raises:
+        NotVerifiableError: z3 does not know.
+    """
+    for access in question.run.accesses:
+        (path, mask), _ = question.lowered(access.path, access.mask)
+        goal = [path, mask]
+        if question.refute(goal, question.closed(goal)) is not None:
+            return True
+    return not question.run.accesses
+
+
+def decided(condition: Expression, known: Sequence[Expression], seconds: float) -> bool:
+    """Say whether ``condition``, of sizes, holds always or never.
+
+    Raises:
+        NotVerifiableError: neither is known.
+    """
+    question = Question(KernelRun(Scope(), [], [], ()), {}, known, seconds)
+    (holds,), _ = question.lowered(condition)
+    for answer, goal in ((False, holds), (True, z3.Not(holds))):
+        if question.refute([goal], question.closed([goal])) is None:
+            return answer
+    raise NotVerifiableError(f"a branch of which both sides are possible: {str(condition)[:80]}")
+
+
+def _timed(property: str, check: Callable[[], tuple[str, str, Counterexample | None]]) -> Outcome:
+    started = time.perf_counter()
+    try:
+        verdict, reason, found = check()
+    except NotVerifiableError as error:
+        verdict, reason, found = UNKNOWN, str(error), None
+    return Outcome(property, verdict, reason, time.perf_counter() - started, found)
+
+
+_PROVED = (PROVED, "", None)
+
+
+def memory_safe(question: Question) -> Outcome:
+    """Prove that every access lies inside of its tensor, that no index wraps, and what ``tl.assume`` promises."""
+
+    def check() -> tuple[str, str, Counterexample | None]:
+        # Masks first: an index that wraps could let a lane through that is not meant to be.
+        for access in question.run.accesses:
+            (path,), _ = question.lowered(access.path)
+            _, fits = question.lowered(access.mask)
+            found = _first(question, [path], fits)
+            if found is not None:
+                return _refuted(question, f"the mask of a {access.kind} overflows", access, found)
+        for access in question.run.accesses:
+            tensor = question.tensors.get(access.argument)
+            if tensor is None:
+                raise NotVerifiableError(f"argument {access.argument} is no known tensor")
+            (path, mask, offset), fits = question.lowered(access.path, access.mask, access.offset)
+            mask = z3.And(path, mask)
+            (span,), _ = question.lowered(tensor.span())
+            if access.width != tensor.width:
+                raise NotVerifiableError(f"argument {access.argument} is read as elements of another size")
+            found = _first(question, [mask], [*fits])
+            if found is not None:
+                return _refuted(question, f"the index of a {access.kind} overflows", access, found)
+            found = _first(question, [mask], [z3.And(offset >= 0, offset < span)])
+            if found is not None:
+                return _refuted(question, f"out-of-bounds {access.kind}", access, found)
+        for promise, line in question.run.assumed:
+            (held,), _ = question.lowered(promise)
+            if _first(question, [], [held]) is not None:
+                raise NotVerifiableError(f"what tl.assume promises was not proved ({line})")
+        return _PROVED
+
+    return _timed(MEMORY, check)
+
+
+def _first(question: Question, given: Sequence[Expression], wanted: Sequence[Expression]) -> z3.ModelRef | None:
+    """Return values with which ``given`` holds and one of ``wanted`` does not."""
+    if not wanted:
+        return None
+    goal = [*given, z3.Not(z3.And(*wanted))]
+    found = question.refute(goal, question.closed(goal))
+    if found is None:
+        return None
+    sizes = [symbol for name, symbol in symbols_of(question.sizes).items() if "#" not in name]
+    return question.smallest(goal, sizes) if sizes else found
+
+
+def _refuted(
+    question: Question, what: str, access: Access, model: z3.ModelRef
+) -> tuple[str, str, Counterexample | None]:
+    example = example_of(question, model)
+    place = f"argument {access.argument}, {access.line}"
+    return REFUTED, f"{what}: {place}", example
+
+
+def example_of(question: Question, model: z3.ModelRef, second: bool = False) -> Counterexample:
+    """Return what a model of z3 says about sizes, programs and loaded integers."""
+    values = {item.name(): constant(model[item]) for item in model.decls() if item.arity() == 0}
+    numbers = {name: int(value) for name, value in values.items() if value is not None}
+    sizes = {name: value for name, value in numbers.items() if "#" not in name}
+    places = tuple(_place(question, numbers, sizes, mark) for mark in ("", "'")[: 1 + second])
+    return Counterexample(sizes, places, _loaded(model))
+
+
+def _place(question: Question, numbers: Mapping[str, int], sizes: Mapping[str, int], mark: str) -> tuple[int, int, int]:
+    """Return the place in the grid of one of the programs of a model."""
+    found = {
+        name.removesuffix("'"): n for name, n in numbers.items() if "#" in name and name.endswith("'") == (mark != "")
+    }
+    for name, index in reversed(question.run.scope.indices.items()):
+        if name in found:
+            width = int(evaluated(index.width, sizes))
+            base, lane = divmod(found[name], width) if width else (0, 0)
+            found.setdefault(index.base.decl().name(), base)
+            found.setdefault(index.lane.decl().name(), lane)
+    x, y, z = (found.get(program.decl().name(), 0) for program in question.run.programs)
+    return x, y, z
+
+
+def _loaded(model: z3.ModelRef) -> dict[str, dict[int | None, int]]:
+    """Return the integers that a model puts into memory, by argument and element."""
+    found: dict[str, dict[int | None, int]] = {}
+    for item in model.decls():
+        if not item.name().startswith("loaded ") or item.arity() != 1:
+            continue
+        argument, version = item.name().split(" ")[1:3]
+        table = model[item]
+        if version != "0" or not isinstance(table, z3.FuncInterp):
+            continue
+        rest = constant(table.else_value())
+        values: dict[int | None, int] = {None: int(rest or 0)}
+        for entry in map(table.entry, range(table.num_entries())):
+            place, value = constant(entry.arg_value(0)), constant(entry.value())
+            if place is not None and value is not None:
+                values[int(place)] = int(value)
+        found[argument] = values
+    return found
+
+
+def race_free(question: Question) -> Outcome:
+    """Prove that no two programs write one element, or one what another reads, and no operation an element twice."""
+
+    def check() -> tuple[str, str, Counterexample | None]:
+        pairs = question.run.scope.renaming()
+        accesses = question.run.accesses
+        for number, write in enumerate(accesses):
+            if write.kind != WRITE:
+                continue
+            for other in accesses:
+                if other.kind == WRITE and other.order < number and other is not write:
+                    continue
+                if other.phase == write.phase and _may_meet(question, write, other):
+                    found = _meeting(question, write, other, pairs)
+                    if found is not None:
+                        what = "writes twice" if other is write else f"and a {other.kind} ({other.line}) meet"
+                        place = f"argument {write.argument}, {write.line}"
+                        return REFUTED, f"a {write.kind} {what}: {place}", example_of(question, found, second=True)
+        return _PROVED
+
+    return _timed(RACES, check)
+
+
+def _may_meet(question: Question, one: Access, other: Access) -> bool:
+    first, second = question.tensors.get(one.argument), question.tensors.get(other.argument)
+    if first is None or second is None:
+        raise NotVerifiableError(f"argument {one.argument if first is None else other.argument} is no known tensor")
+    return first.storage == second.storage
+
+
+def _meeting(
+    question: Question, write: Access, other: Access, pairs: Sequence[tuple[Expression, Expression]]
+) -> z3.ModelRef | None:
+    """Return values with which a write and another access, of another program or lane, meet."""
+    mine, theirs = question.tensors[write.argument], question.tensors[other.argument]
+    if not mine.width == theirs.width == write.width == other.width:
+        raise NotVerifiableError(f"{write.argument} and {other.argument} share memory with elements of two sizes")
+    (mask, address), fits = question.lowered(z3.And(write.path, write.mask), write.offset + mine.start)
+    (second_mask, second_address), more = question.lowered(z3.And(other.path, other.mask), other.offset + theirs.start)
+    known = [*question.closed([mask, address, *_variables(question, write)]), *fits]
+    second_known = [*question.closed([second_mask, second_address, *_variables(question, other)]), *more]
+    other_names = [*pairs, *_marks(known + second_known)]
+    twin = [z3.substitute(part, *other_names) for part in (second_mask, second_address, *second_known)]
+    if write is other:
+        differ = z3.Or(*(v != z3.substitute(v, *other_names) for v in _variables(question, write)))
+    else:
+        differ = z3.Or(*(p != z3.substitute(p, *other_names) for p in _programs(question, (write, other))))
+        linked = [*_program_links(question)]
+        known += linked
+        twin += [z3.substitute(part, *other_names) for part in linked]
+    return question.refute([mask, twin[0], address == twin[1], differ], [*known, *twin[2:]])
+
+
+def _marks(expressions: Sequence[Expression]) -> list[tuple[Expression, Expression]]:
+    """Return second names for the variables that stand for quotients and the like."""
+    return [
+        (variable, z3.Int(f"{name}'"))
+        for name, variable in symbols_of(expressions).items()
+        if name.startswith(("quotient#", "wrapped#"))
+    ]
+
+
+def _programs(question: Question, accesses: Sequence[Access]) -> list[Expression]:
+    used = {name for access in accesses for name in (v.decl().name() for v in access.variables)}
+    return [
+        program
+        for program in question.run.programs
+        if program.decl().name() in used and constant(question.run.scope.bounds[program.decl().name()][2]) != 1
+    ]
+
+
+def _program_links(question: Question) -> list[Expression]:
+    """Return what the variables that count programs have to do with indices."""
+    names = {program.decl().name() for program in question.run.programs}
+    links = []
+    for name, index in question.run.scope.indices.items():
+        if {index.base.decl().name(), index.lane.decl().name()} & names:
+            names.add(name)
+            links.append(question.link(name))
+    return [*links, *question.limits(symbols_of(links).keys())]
+
+
+def _variables(question: Question, access: Access) -> list[Expression]:
+    """Return what tells one execution of an access from another: an index instead of its program and lane."""
+    names = {variable.decl().name(): variable for variable in access.variables}
+    for name, bound in list(question.run.scope.bounds.items()):
+        if name in names and constant(bound[2]) == 1:
+            del names[name]
+    mentioned = set(symbols_of([access.mask, access.offset]))
+    for name, index in reversed(question.run.scope.indices.items()):
+        if name in mentioned:
+            mentioned |= {index.base.decl().name(), index.lane.decl().name()}
+    for name, index in question.run.scope.indices.items():
+        base, lane = index.base.decl().name(), index.lane.decl().name()
+        if name in mentioned and base in names and lane in names:
+            del names[base], names[lane]
+            names[name] = question.run.scope.bounds[name][0]
+    return list(names.values())
+
+
+def covered(question: Question, argument: str) -> Outcome:
+    """Prove that the stores to ``argument`` write each of its elements.
+
+    By counting: a store that writes no element twice, stays inside of a tensor without gaps, and happens as many times
+    as the tensor has elements, writes all of them. To be asked after the other two properties are proved.
+    """
+
+    def check() -> tuple[str, str, Counterexample | None]:
+        stores = [a for a in question.run.accesses if a.kind == WRITE and a.argument == argument]
+        if len(stores) != 1:
+            raise NotVerifiableError(f"{len(stores)} stores to {argument}")
+        tensor, store = question.tensors[argument], stores[0]
+        (span, count), _ = question.lowered(tensor.span(), tensor.count())
+        if _first(question, [], [span == count]) is not None:
+            raise NotVerifiableError(f"{argument} is a tensor with gaps")
+        times = _times(question, store)
+        found = _first(question, [], [times == count])
+        if found is None:
+            return _PROVED
+        return REFUTED, f"the stores to {argument} are not as many as it has elements", example_of(question, found)
+
+    return _timed(COVERAGE, check)
+
+
+def _times(question: Question, store: Access) -> Expression:
+    """Return how many programs, lanes and rounds execute ``store``: a product, one factor for each variable."""
+    (mask,), _ = question.lowered(z3.And(store.path, store.mask))
+    conditions = _conjuncts(z3.simplify(mask))
+    times: Expression = z3.IntVal(1)
+    used: list[Expression] = []
+    for variable in _variables(question, store):
+        _, low, high = question.run.scope.bounds[variable.decl().name()]
+        top = None if high is None else question.lowering.of(high)
+        below = [(c, bound) for c in conditions if (bound := _upper_bound(c, variable)) is not None]
+        if below:
+            condition, bound = below[0]
+            if top is not None and _first(question, [], [bound <= top, bound >= 0]) is not None:
+                raise NotVerifiableError(f"a grid that may be too small for {bound}")
+            used.append(condition)
+            top = bound
+        if top is None or constant(z3.simplify(low)) != 0:
+            raise NotVerifiableError("a loop that the mask does not end")
+        times = times * top
+    for condition in conditions:
+        if not any(condition.eq(known) for known in used) and _first(question, used, [condition]) is not None:
+            raise NotVerifiableError(f"a mask that is more than the ends of the axes: {str(condition)[:80]}")
+    return times
+
+
+def _conjuncts(mask: Expression) -> list[Expression]:
+    if z3.is_and(mask):
+        return [part for child in mask.children() for part in _conjuncts(child)]
+    return [] if z3.is_true(mask) else [mask]
+
+
+def _upper_bound(condition: Expression, variable: Expression) -> Expression | None:
+    """Return what ``variable`` has to be below for ``condition`` to hold, if that is all it says."""
+    if z3.is_not(condition):
+        inner = condition.arg(0)
+        if z3.is_le(inner) and inner.arg(1).eq(variable):
+            found = inner.arg(0)
+        elif z3.is_ge(inner) and inner.arg(0).eq(variable):
+            found = inner.arg(1)
+        else:
+            return None
+    elif z3.is_lt(condition) and condition.arg(0).eq(variable):
+        found = condition.arg(1)
+    elif z3.is_le(condition) and condition.arg(0).eq(variable):
+        found = condition.arg(1) + 1
+    elif z3.is_gt(condition) and condition.arg(1).eq(variable):
+        found = condition.arg(0)
+    else:
+        return None
+    names = symbols_of([found])
+    return None if variable.decl().name() in names or any("#" in name for name in names) else found

@@ -1,0 +1,134 @@
+"""Refutations run by the emulator: the kernel, on tensors of the sizes that were found, in the programs found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import z3
+
+from pytest_regional.emulation.device import EmulationError, MemoryFaultError
+from pytest_regional.emulation.launch import LaunchPlan, launch_inductor_kernel
+from pytest_regional.emulation.memory import Memory
+from pytest_regional.verify.errors import NotVerifiableError
+from pytest_regional.verify.outcomes import COVERAGE, RACES, Counterexample
+from pytest_regional.verify.properties import Question, Tensor
+from pytest_regional.verify.sizes import Size
+from pytest_regional.verify.symbols import evaluated, symbols_of
+from pytest_regional.verify.wrappers import SymbolicLaunch, View
+
+
+class Replay:
+    """One launch on tensors: what a refutation says happens.
+
+    Attributes:
+        sizes: for each symbolic size its number.
+        tensors: the arguments, by name.
+    """
+
+    def __init__(self, launch: SymbolicLaunch, question: Question, example: Counterexample) -> None:
+        self.launch = launch
+        self.question = question
+        self.example = example
+        self.sizes = complete_sizes(question, example.sizes, _mentioned(question, launch))
+        self.memory = Memory()
+        self.tensors: dict[str, torch.Tensor] = {}
+
+    def fault(self, property: str, config: int, unwritten: str = "") -> str | None:
+        """Return what the emulator says when the kernel runs, or None if it finds nothing.
+
+        Args:
+            property: the one that was refuted.
+            config: the number of the kernel's configuration.
+            unwritten: for coverage: the argument of which an element is said to stay unwritten.
+        """
+        self.tensors = self._tensors(shared=property == RACES, tracked=property == COVERAGE)
+        plan = LaunchPlan(config=config, programs=0, races=property == RACES)
+        arguments = [self._argument(name, value) for name, value in self.launch.arguments.items()]
+        programs = None if property == COVERAGE else list(dict.fromkeys(self.example.programs))
+        try:
+            launch_inductor_kernel(self.launch.tuner, arguments, {}, memory=self.memory, plan=plan, programs=programs)
+            if property == COVERAGE:
+                self.memory.check_initialised(self.tensors[unwritten], "what comes next")
+        except MemoryFaultError as fault:
+            return str(fault)
+        except EmulationError:
+            return None
+        return None
+
+    def _argument(self, name: str, value: Any) -> Any:
+        if isinstance(value, View):
+            return self.tensors[name]
+        return int(evaluated(value.expression, self.sizes)) if isinstance(value, Size) else value
+
+    def _tensors(self, shared: bool, tracked: bool) -> dict[str, torch.Tensor]:
+        """Return tensors that are zero except where the example says; those of one storage overlap if ``shared``."""
+        views = {name: value for name, value in self.launch.arguments.items() if isinstance(value, View)}
+        described = {name: self.question.tensors[name] for name in views}
+        storages: dict[str, torch.Tensor] = {}
+        found = {}
+        for name, tensor in described.items():
+            dtype = views[name].dtype
+            key = tensor.storage if shared else name
+            if key not in storages:
+                group = [t for other, t in described.items() if (t.storage if shared else other) == key]
+                storages[key] = self._memory(group, dtype, shared, tracked)
+            start = int(evaluated(tensor.start, self.sizes)) if shared else 0
+            view = torch.empty(0, dtype=dtype)
+            numbers = [[int(evaluated(n, self.sizes)) for n in part] for part in (tensor.sizes, tensor.strides)]
+            found[name] = view.set_(storages[key].untyped_storage(), start, *numbers)
+            if name in self.example.loaded:
+                _fill(found[name], self.example.loaded[name])
+        return found
+
+    def _memory(self, group: Sequence[Tensor], dtype: Any, shared: bool, tracked: bool) -> torch.Tensor:
+        ends = [
+            int(evaluated(t.span(), self.sizes)) + (int(evaluated(t.start, self.sizes)) if shared else 0) for t in group
+        ]
+        count = max(ends)
+        if tracked:
+            return self.memory.allocate((count,), (1,), dtype)
+        # Of what the system has set to zero already only what is touched takes memory.
+        return torch.from_numpy(np.zeros(count * dtype.itemsize, dtype=np.uint8)).view(dtype)
+
+
+def _fill(tensor: torch.Tensor, values: Mapping[int | None, int]) -> None:
+    """Put integers into the memory that ``tensor`` begins."""
+    flat = torch.empty(0, dtype=tensor.dtype)
+    count = tensor.untyped_storage().nbytes() // tensor.dtype.itemsize
+    flat.set_(tensor.untyped_storage(), 0, (count,), (1,))
+    rest = values.get(None, 0)
+    if rest:
+        flat.fill_(rest)
+    for place, value in values.items():
+        if place is not None and 0 <= place < count:
+            flat[place] = value
+
+
+def complete_sizes(question: Question, sizes: Mapping[str, int], mentioned: Mapping[str, Any]) -> dict[str, int]:
+    """Return a number for every symbolic size: those of ``sizes``, and others that the guards allow with them.
+
+    Args:
+        question: the kernel.
+        sizes: numbers that are known.
+        mentioned: the symbols that need one.
+
+    Raises:
+        NotVerifiableError: z3 finds none.
+    """
+    guards = question.about_sizes()
+    symbols = {**mentioned, **symbols_of(question.sizes)}
+    fixed = [z3.Int(name) == value for name, value in sizes.items() if name in symbols]
+    model = guards.smallest(fixed, list(symbols.values()))
+    if model is None:
+        raise NotVerifiableError("the sizes of a refutation contradict the guards")
+    return {name: int(model.eval(symbol, model_completion=True).as_long()) for name, symbol in symbols.items()}
+
+
+def _mentioned(question: Question, launch: SymbolicLaunch) -> dict[str, Any]:
+    expressions = [value.expression for value in launch.arguments.values() if isinstance(value, Size)]
+    for tensor in question.tensors.values():
+        expressions += [tensor.start, *tensor.sizes, *tensor.strides]
+    return symbols_of(expressions)

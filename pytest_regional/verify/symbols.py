@@ -1,0 +1,311 @@
+"""Integers, truth values and floats that stand for all of their values, as z3's expressions, and questions about them.
+
+Operations that z3 knows nothing of, or answers slowly, are marks in an expression until a question is asked: truncated
+and floored quotients, and the wrapping of an integer that does not fit its type. :func:`lowered` then puts a new
+variable in the place of each and says what is known of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import z3
+
+Expression: TypeAlias = Any
+"""An expression of z3, which has no types for mypy: an integer, a truth value, or a float."""
+
+INTEGER, TRUTH, FLOAT = z3.IntSort(), z3.BoolSort(), z3.DeclareSort("Float")
+
+_TRUNCATED = z3.Function("truncated_quotient", INTEGER, INTEGER, INTEGER)
+_FLOORED = z3.Function("floored_quotient", INTEGER, INTEGER, INTEGER)
+_REMAINDER = z3.Function("truncated_remainder", INTEGER, INTEGER, INTEGER)
+_MODULO = z3.Function("floored_remainder", INTEGER, INTEGER, INTEGER)
+_WRAPS = {
+    f"wrapped_{'i' if signed else 'u'}{bits}": (bits, signed) for bits in (8, 16, 32, 64) for signed in (True, False)
+}
+_WRAPPED = {limits: z3.Function(name, INTEGER, INTEGER) for name, limits in _WRAPS.items()}
+
+_QUOTIENTS = {_TRUNCATED.name(): True, _FLOORED.name(): False}
+_REMAINDERS = {_REMAINDER.name(): _TRUNCATED, _MODULO.name(): _FLOORED}
+
+_numbers = itertools.count()
+
+
+def limits(bits: int, signed: bool) -> tuple[int, int]:
+    """Return the smallest and the largest integer of a type."""
+    return (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+
+
+def constant(expression: Expression) -> int | bool | None:
+    """Return the number or truth value that an expression is, or None if it stands for several."""
+    if z3.is_int_value(expression):
+        return int(expression.as_long())
+    if z3.is_true(expression) or z3.is_false(expression):
+        return bool(z3.is_true(expression))
+    return None
+
+
+def truncated_quotient(left: Expression, right: Expression) -> Expression:
+    """Divide as C does."""
+    return _divided(left, right, _TRUNCATED, lambda x, m: abs(x) // abs(m) * (1 if (x < 0) == (m < 0) else -1))
+
+
+def truncated_remainder(left: Expression, right: Expression) -> Expression:
+    """Return what C's division leaves, with the sign of ``left``."""
+    return _divided(left, right, _REMAINDER, lambda x, m: abs(x) % abs(m) * (1 if x >= 0 else -1))
+
+
+def floored_quotient(left: Expression, right: Expression) -> Expression:
+    """Divide as Python does."""
+    return _divided(left, right, _FLOORED, lambda x, m: x // m)
+
+
+def floored_remainder(left: Expression, right: Expression) -> Expression:
+    """Return what Python's division leaves, with the sign of ``right``."""
+    return _divided(left, right, _MODULO, lambda x, m: x % m)
+
+
+def _divided(left: Expression, right: Expression, mark: Any, fold: Any) -> Expression:
+    x, m = constant(left), constant(right)
+    if x is not None and m:
+        return z3.IntVal(fold(x, m))
+    if m == 1:
+        return left if mark.name() in _QUOTIENTS else z3.IntVal(0)
+    return mark(left, right)
+
+
+def wrapped(value: Expression, bits: int, signed: bool) -> Expression:
+    """Return an integer as a type of ``bits`` holds it."""
+    number = constant(value)
+    if number is None:
+        return _WRAPPED[bits, signed](value)
+    low, _ = limits(bits, signed)
+    return z3.IntVal((number - low) % (1 << bits) + low)
+
+
+def without_wrap(expression: Expression) -> Expression:
+    """Return what was wrapped."""
+    while z3.is_app(expression) and expression.decl().name() in _WRAPS:
+        expression = expression.arg(0)
+    return expression
+
+
+@dataclass(frozen=True)
+class Index:
+    """An integer ``width * base + lane`` with ``0 <= lane < width``, which tells both."""
+
+    base: Expression
+    width: Expression
+    lane: Expression
+
+
+@dataclass
+class Scope:
+    """The variables of one kernel and what is known of them.
+
+    Attributes:
+        bounds: for each variable that differs between programs, lanes and rounds of a loop, by its name: its limits,
+            the upper one excluded (None: unknown).
+        indices: those among them that stand for a sum of two others.
+        aliases: lanes that turned out to be others, since blocks with both were combined.
+        ranges: for each function that stands for unknown integers, by its name: the limits of its type.
+        facts: what holds for all programs, lanes and rounds.
+    """
+
+    bounds: dict[str, tuple[Expression, Expression, Expression | None]] = field(default_factory=dict)
+    indices: dict[str, Index] = field(default_factory=dict)
+    aliases: list[tuple[Expression, Expression]] = field(default_factory=list)
+    ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
+    facts: list[Expression] = field(default_factory=list)
+
+    def variable(self, name: str, low: Expression, high: Expression | None) -> Expression:
+        """Return a new integer from ``low`` to below ``high``."""
+        made = z3.Int(f"{name}#{next(_numbers)}")
+        self.bounds[made.decl().name()] = made, low, high
+        return made
+
+    def index(self, base: Expression, lane: Expression) -> Expression:
+        """Return ``width * base + lane``, where ``lane`` is a variable below ``width``, as one variable."""
+        for name, known in self.indices.items():
+            if known.base.eq(base) and known.lane.eq(lane):
+                return self.bounds[name][0]
+        width = self.bounds[lane.decl().name()][2]
+        _, low, high = self.bounds[base.decl().name()]
+        made = self.variable("index", low * width, None if high is None else high * width)
+        self.indices[made.decl().name()] = Index(base, width, lane)
+        return made
+
+    def unknown(self, name: str, sort: Any, arguments: Sequence[Expression], range: tuple[int, int] | None) -> Any:
+        """Return a new value that ``arguments`` determine."""
+        return self.function(f"{name}#{next(_numbers)}", sort, arguments, range)
+
+    def function(self, name: str, sort: Any, arguments: Sequence[Expression], range: tuple[int, int] | None) -> Any:
+        """Return the value of the function ``name``, of which nothing is known but the limits of its values."""
+        if range is not None:
+            self.ranges[name] = range
+        if not arguments:
+            return z3.Const(name, sort)
+        return z3.Function(name, *(argument.sort() for argument in arguments), sort)(*arguments)
+
+    def renaming(self) -> list[tuple[Expression, Expression]]:
+        """Return a second name for every variable: another program, lane or round."""
+        pairs = []
+        for variable, _, _ in list(self.bounds.values()):
+            other = z3.Int(f"{variable.decl().name()}'")
+            pairs.append((variable, other))
+        return pairs
+
+
+@dataclass
+class Lowered:
+    """Expressions without marks.
+
+    Attributes:
+        expressions: what was lowered, in order.
+        known: what is known of the variables in place of the marks.
+        exact: integers that were taken for exact, with the limits that they must keep.
+    """
+
+    expressions: list[Expression]
+    known: list[Expression] = field(default_factory=list)
+    exact: list[tuple[Expression, int, int]] = field(default_factory=list)
+
+
+class Lowering:
+    """Puts variables in place of marks: the same one for the same mark."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.known: list[Expression] = []
+        self.exact: list[tuple[Expression, int, int]] = []
+        self._done: dict[int, tuple[Expression, Expression]] = {}
+        self._data: dict[int, bool] = {}
+
+    def of(self, expression: Expression) -> Expression:
+        """Return ``expression`` without marks."""
+        found = self._done.get(expression.get_id())
+        if found is None:
+            # The key is a number that z3 gives away again unless the expression is kept.
+            found = self._done[expression.get_id()] = expression, self._lowered(expression)
+        return found[1]
+
+    def _lowered(self, expression: Expression) -> Expression:
+        if not z3.is_app(expression) or expression.num_args() == 0:
+            self._limit(expression)
+            return expression
+        children = [self.of(child) for child in expression.children()]
+        name = expression.decl().name()
+        if name in _REMAINDERS:
+            quotient = self.of(_REMAINDERS[name](*expression.children()))
+            return children[0] - children[1] * quotient
+        if name in _QUOTIENTS:
+            return self._quotient(children[0], children[1], truncated=_QUOTIENTS[name])
+        if name in _WRAPS:
+            return self._wrapped(expression, children[0], *_WRAPS[name])
+        same = all(a.eq(b) for a, b in zip(children, expression.children(), strict=True))
+        result = expression if same else expression.decl()(*children)
+        self._limit(result)
+        return result
+
+    def _limit(self, expression: Expression) -> None:
+        """Say what is known of a value by its type."""
+        if z3.is_app(expression) and expression.decl().kind() == z3.Z3_OP_UNINTERPRETED:
+            range = self.scope.ranges.get(expression.decl().name().rstrip("'"))
+            if range is not None:
+                self.known.append(z3.And(expression >= range[0], expression <= range[1]))
+
+    def _quotient(self, x: Expression, m: Expression, truncated: bool) -> Expression:
+        q = z3.Int(f"quotient#{next(_numbers)}")
+        rest, number = x - m * q, constant(m)
+        inside = z3.And(rest >= 0, rest < m)
+        if truncated:
+            negative = z3.And(rest <= 0, rest > -m)
+            inside = z3.If(x >= 0, z3.And(inside, q >= 0), negative)
+        if number is not None and number > 0:
+            self.known.append(inside)
+        else:
+            self.known.append(z3.Implies(m > 0, inside))
+            self.known.append(z3.Implies(z3.And(m > 0, x >= 0), z3.And(q >= 0, q <= x)))
+            if not truncated:
+                # As in -(n // -b), which rounds up.
+                self.known.append(z3.Implies(m < 0, z3.And(rest <= 0, rest > m)))
+            else:
+                below = z3.If(x >= 0, z3.And(rest >= 0, rest < -m), z3.And(rest <= 0, rest > m))
+                self.known.append(z3.Implies(m < 0, below))
+        return q
+
+    def _wrapped(self, mark: Expression, value: Expression, bits: int, signed: bool) -> Expression:
+        low, high = limits(bits, signed)
+        if not self._holds_data(mark):
+            self.exact.append((value, low, high))
+            return value
+        result = z3.Int(f"wrapped#{next(_numbers)}")
+        fits = z3.And(value >= low, value <= high)
+        self.known.append(z3.And(z3.Implies(fits, result == value), result >= low, result <= high))
+        return result
+
+    def _holds_data(self, expression: Expression) -> bool:
+        """Say whether an expression depends on what was loaded: such an integer may wrap, as it may in eager."""
+        known = self._data.get(expression.get_id())
+        if known is None:
+            name = expression.decl().name().rstrip("'") if z3.is_app(expression) else ""
+            known = name in self.scope.ranges or any(map(self._holds_data, expression.children()))
+            self._data[expression.get_id()] = known
+        return known
+
+
+def evaluated(expression: Expression, values: Mapping[str, int]) -> int | bool:
+    """Return the number or truth value of an expression of sizes, marks included.
+
+    Raises:
+        KeyError: it has a variable that ``values`` does not name.
+    """
+    pairs = [(symbol, z3.IntVal(values[name])) for name, symbol in symbols_of([expression]).items()]
+    found = constant(z3.simplify(_folded(z3.substitute(expression, *pairs) if pairs else expression)))
+    if found is None:
+        raise KeyError(f"{expression} is no number")
+    return found
+
+
+_FOLDED = {
+    _TRUNCATED.name(): truncated_quotient,
+    _FLOORED.name(): floored_quotient,
+    _REMAINDER.name(): truncated_remainder,
+    _MODULO.name(): floored_remainder,
+}
+
+
+def _folded(expression: Expression) -> Expression:
+    """Return an expression without variables, its marks computed."""
+    if not z3.is_app(expression) or expression.num_args() == 0:
+        return expression
+    children = [z3.simplify(_folded(child)) for child in expression.children()]
+    name = expression.decl().name()
+    if name in _FOLDED:
+        return _FOLDED[name](*children)
+    return wrapped(children[0], *_WRAPS[name]) if name in _WRAPS else expression.decl()(*children)
+
+
+def symbols_of(expressions: Iterable[Expression]) -> dict[str, Expression]:
+    """Return the variables and functions without arguments in ``expressions``, by name."""
+    found: dict[str, Expression] = {}
+    seen: set[int] = set()
+    stack = list(expressions)
+    while stack:
+        expression = stack.pop()
+        if expression.get_id() in seen:
+            continue
+        seen.add(expression.get_id())
+        if z3.is_const(expression) and expression.decl().kind() == z3.Z3_OP_UNINTERPRETED:
+            found[expression.decl().name()] = expression
+        stack.extend(expression.children())
+    return found
+
+
+def renamed(expressions: Iterable[Expression], pairs: Sequence[tuple[Expression, Expression]]) -> Iterator[Any]:
+    """Yield ``expressions`` with variables in place of others."""
+    for expression in expressions:
+        yield z3.substitute(expression, *pairs) if pairs else expression

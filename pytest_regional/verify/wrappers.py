@@ -1,0 +1,296 @@
+"""The code that allocates buffers and launches kernels, run on symbolic sizes instead of tensors.
+
+It is the generated ``call`` itself, with other functions under the names that it calls.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from pytest_regional._torch.tracing import known_of_sizes, size_expression
+from pytest_regional.verify.errors import NotVerifiableError
+from pytest_regional.verify.properties import Tensor
+from pytest_regional.verify.sizes import Decide, Size, expression_of, from_sympy, known_from, largest, smallest
+from pytest_regional.verify.symbols import Expression
+
+
+@dataclass(frozen=True)
+class TensorInput:
+    """A tensor that a graph is given: integers, or expressions, and its type."""
+
+    sizes: tuple[Any, ...]
+    strides: tuple[Any, ...]
+    dtype: torch.dtype
+
+
+def graph_inputs(values: Sequence[Any]) -> tuple[list[Any], list[Expression]]:
+    """Return what a graph is given, for :func:`run_wrapper`, and what guards say of its sizes.
+
+    Args:
+        values: the example inputs that the graph was compiled with, some sizes of which are symbolic.
+
+    Raises:
+        NotVerifiableError: a size is computed by an operation that is not known here.
+    """
+    given: list[Any] = []
+    sizes: list[Any] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            shape, strides = tuple(value.shape), tuple(value.stride())
+            sizes += [*shape, *strides]
+            given.append(TensorInput(tuple(map(_number, shape)), tuple(map(_number, strides)), value.dtype))
+        else:
+            sizes.append(value)
+            given.append(_number(value))
+    return given, known_from(*known_of_sizes(sizes))
+
+
+def _number(value: Any) -> Any:
+    return from_sympy(size_expression(value)) if isinstance(value, torch.SymInt) else value
+
+
+@dataclass
+class Storage:
+    """One piece of memory.
+
+    Attributes:
+        name: what it is called in messages.
+        inputs: whether the graph was given it: then all of it is written.
+        written: whether every element is known to be written; None if it is not known.
+    """
+
+    name: str
+    given: bool = False
+    written: bool = False
+
+
+class View:
+    """Stands for a tensor in the code that launches kernels."""
+
+    def __init__(
+        self, storage: Storage, sizes: Sequence[Any], strides: Sequence[Any], start: Any, dtype: torch.dtype | None
+    ) -> None:
+        self.storage = storage
+        self.sizes = tuple(sizes)
+        self.strides = tuple(strides)
+        self.start = start
+        self.dtype = dtype
+
+    def tensor(self) -> Tensor:
+        """Return it as an argument of a kernel.
+
+        Raises:
+            NotVerifiableError: its sizes are not known.
+        """
+        if self.dtype is None:
+            raise NotVerifiableError(f"the result {self.storage.name} of an operator, whose type is not known")
+        return Tensor(
+            self.storage.name,
+            expression_of(self.start),
+            tuple(map(expression_of, self.sizes)),
+            tuple(map(expression_of, self.strides)),
+            self.dtype.itemsize,
+        )
+
+    def __getitem__(self, key: Any) -> Any:
+        raise NotVerifiableError(f"{self.storage.name} indexed by the code that launches kernels")
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotVerifiableError(f"{self.storage.name}.{name} in the code that launches kernels")
+
+
+class _Result(View):
+    """What an operator returned: a tensor, or several; the code asserts their sizes before it uses them."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(Storage(name, written=True), (), (), 0, None)
+        self.parts: dict[Any, _Result] = {}
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.parts.setdefault(key, _Result(f"{self.storage.name}[{key}]"))
+
+
+@dataclass(frozen=True)
+class SymbolicLaunch:
+    """One launch of a kernel.
+
+    Attributes:
+        tuner: Inductor's ``CachingAutotuner``.
+        arguments: what it was given, by the name of the parameter: views, sizes, numbers.
+        order: how many launches and operators came before.
+    """
+
+    tuner: Any
+    arguments: Mapping[str, Any]
+    order: int
+
+
+@dataclass
+class WrapperRun:
+    """What the generated code does.
+
+    Attributes:
+        launches: kernels, in order.
+        outputs: what it returns.
+    """
+
+    launches: list[SymbolicLaunch] = field(default_factory=list)
+    outputs: list[Any] = field(default_factory=list)
+
+
+def run_wrapper(
+    call: Any, inputs: Sequence[Any], name_arguments: Callable[[Any, Sequence[Any]], dict[str, Any]], decide: Decide
+) -> WrapperRun:
+    """Run generated code on symbols.
+
+    Args:
+        call: the function, or the method of a ``Runner``, that the module defines.
+        inputs: for each a :class:`TensorInput`, an integer, or an expression of z3.
+        name_arguments: gives the arguments of a launch their names, for a tuner.
+        decide: says whether a condition on sizes holds.
+
+    Raises:
+        NotVerifiableError: it does something that is not known here.
+    """
+    run = _Run(name_arguments, decide)
+    given = [run.given(f"input {number}", value) for number, value in enumerate(inputs)]
+    try:
+        returned = run.function(call)(given)
+    except NotVerifiableError:
+        raise
+    except Exception as error:
+        raise NotVerifiableError(f"the code that launches kernels: {type(error).__name__}: {error}") from error
+    run.result.outputs = [item for item in returned if isinstance(item, View)]
+    return run.result
+
+
+class _Run:
+    """One run: the names that the generated code finds in its module."""
+
+    def __init__(self, name_arguments: Callable[[Any, Sequence[Any]], dict[str, Any]], decide: Decide) -> None:
+        self.name_arguments = name_arguments
+        self.decide = decide
+        self.result = WrapperRun()
+        self.count = 0
+        self.constants: dict[int, View] = {}
+
+    def given(self, name: str, value: Any) -> Any:
+        if isinstance(value, TensorInput):
+            sizes, strides = (tuple(map(self.size, numbers)) for numbers in (value.sizes, value.strides))
+            return View(Storage(name, given=True, written=True), sizes, strides, 0, value.dtype)
+        return self.size(value)
+
+    def size(self, value: Any) -> Any:
+        return value if isinstance(value, (int, float)) or value is None else Size(value, self.decide)
+
+    def function(self, call: Any) -> Callable[..., Any]:
+        """Return the generated function with other things in the place of what it calls."""
+        plain = getattr(call, "__func__", call)
+        if not isinstance(plain, types.FunctionType):
+            raise NotVerifiableError(f"code that launches kernels as {type(call).__name__}")
+        replaced = types.FunctionType(
+            plain.__code__, _Names(self, plain.__globals__), plain.__name__, plain.__defaults__, plain.__closure__
+        )
+        if plain is call:
+            return replaced
+        owner = call.__self__
+        parts = [self.function(part) for part in getattr(owner, "partitions", [])]
+        return types.MethodType(replaced, types.SimpleNamespace(partitions=parts))
+
+    # What takes the place of the functions that generated code calls.
+
+    def name(self, prefix: str) -> str:
+        self.count += 1
+        return f"{prefix} {self.count}"
+
+    def empty_strided(self, size: Sequence[Any], stride: Sequence[Any], dtype: torch.dtype, *_: Any, **__: Any) -> View:
+        return View(Storage(self.name("buffer")), size, stride, 0, dtype)
+
+    def reinterpret_tensor(self, view: View, size: Sequence[Any], stride: Sequence[Any], offset: Any = 0) -> View:
+        return View(view.storage, size, stride, view.start + offset, view.dtype)
+
+    def assert_size_stride(self, view: Any, size: Sequence[Any], stride: Sequence[Any], *_: Any) -> None:
+        if isinstance(view, _Result) and not view.sizes:
+            view.sizes, view.strides = tuple(size), tuple(stride)
+
+    def operator(self, name: str, *arguments: Any, **named: Any) -> Any:
+        self.count += 1
+        for view in (named.get("out"), *arguments):
+            if isinstance(view, View):
+                view.storage.written = True
+        out = named.get("out")
+        return out if isinstance(out, View) else _Result(self.name(name))
+
+    def launch(self, tuner: Any, *arguments: Any, stream: Any = None, **named: Any) -> None:
+        self.count += 1
+        values = {**self.name_arguments(tuner, arguments), **named}
+        self.result.launches.append(SymbolicLaunch(tuner, values, self.count))
+
+    def constant(self, tensor: torch.Tensor) -> View:
+        found = self.constants.get(id(tensor))
+        if found is None:
+            storage = Storage(self.name("constant"), given=True, written=True)
+            found = self.constants[id(tensor)] = View(storage, tensor.shape, tensor.stride(), 0, tensor.dtype)
+        return found
+
+
+class _Names(dict):  # type: ignore[type-arg]
+    """The globals of generated code; a function's are looked up in a dictionary, whatever its class."""
+
+    def __init__(self, run: _Run, original: Mapping[str, Any]) -> None:
+        replaced = {
+            "assert_size_stride": run.assert_size_stride,
+            "assert_alignment": lambda *_: None,
+            "copy_if_misaligned": lambda view: view,
+            "reinterpret_tensor": run.reinterpret_tensor,
+            "get_raw_stream": lambda *_: 0,
+            "extern_kernels": _Operators(run, "extern_kernels"),
+            "torch": _Torch(run),
+            "aten": _Operators(run, "aten"),
+            "inductor_ops": _Operators(run, "inductor"),
+            "max": largest,
+            "min": smallest,
+        }
+        super().__init__()
+        for name, value in original.items():
+            self[name] = replaced.get(name, value)
+            if name.startswith("empty_strided"):
+                self[name] = run.empty_strided
+            elif isinstance(value, torch.Tensor):
+                self[name] = run.constant(value)
+            elif hasattr(value, "triton_meta"):
+                self[name] = types.SimpleNamespace(run=_launcher(run, value))
+        self["max"], self["min"] = largest, smallest
+
+
+def _launcher(run: _Run, tuner: Any) -> Callable[..., None]:
+    return lambda *arguments, **named: run.launch(tuner, *arguments, **named)
+
+
+class _Operators:
+    """A namespace of operators: what they are given is read or written, what they return is new."""
+
+    def __init__(self, run: _Run, name: str) -> None:
+        self._run = run
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return _Operators(self._run, f"{self._name}.{name}")
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._run.operator(self._name, *arguments, **named)
+
+
+class _Torch:
+    """The module ``torch`` of generated code: its operators, types, and contexts."""
+
+    def __init__(self, run: _Run) -> None:
+        self._run = run
+
+    def __getattr__(self, name: str) -> Any:
+        return _Operators(self._run, "torch.ops") if name == "ops" else getattr(torch, name)
