@@ -58,6 +58,7 @@ class Settings:
         update: whether goldens are written.
         blame: how far a failure is followed up: ``"off"``, ``"region"`` or ``"deep"``; where it is ``None``, a failed
             comparison with eager to the region, and findings of fuzz tests to the step.
+        verify: seconds for each kernel that is to be verified for all sizes; ``None`` where none is.
     """
 
     backends: tuple[str, ...]
@@ -78,6 +79,7 @@ class Settings:
     audit: bool
     update: bool
     blame: BlameDepth | None
+    verify: float | None
 
 
 class OptionError(RegionalError, ValueError):
@@ -264,6 +266,18 @@ def _blame(value: str | None, config: pytest.Config) -> str | None:
     return value or None
 
 
+def _verify(value: str | None, config: pytest.Config) -> float | None:
+    from pytest_regional._limits import seconds_of
+    from pytest_regional.harness.devices.verification import missing_solver
+
+    if not value:
+        return None
+    seconds = seconds_of(value)
+    if missing_solver():
+        raise OptionError(missing_solver())
+    return seconds
+
+
 def _audit(given: Any, config: pytest.Config) -> bool:
     return bool(given)
 
@@ -386,6 +400,18 @@ OPTIONS = (
         checked_when_off=True,
     ),
     Option(
+        "verify",
+        "regional_verify",
+        "Verify the Triton kernels that tests generate, for all sizes that the guards allow: accesses in bounds, no "
+        "races, every output element written. A test with a kernel that is refuted fails. S is the time limit for "
+        "each kernel (default: 20 seconds). Needs --regional-device=cuda-emulated and pytest-regional[verify].",
+        _verify,
+        metavar="S",
+        bare="20",
+        echo=True,
+        checked_when_off=True,
+    ),
+    Option(
         "gpus",
         "regional_gpus",
         "GPUs visible to each xdist worker: 'one' (default, round-robin over CUDA_VISIBLE_DEVICES or all GPUs) or "
@@ -469,18 +495,19 @@ def _ini_type(option: Option) -> Literal["bool", "string"]:
     return "bool" if option.on_command_line and option.metavar is None else "string"
 
 
-def give_bare_option_its_value(arguments: list[str]) -> bool:
-    """Rewrite a bare ``--regional-backend`` to ``--regional-backend=reference``, in place.
+def give_bare_options_their_values(arguments: list[str]) -> bool:
+    """Rewrite a bare ``--regional-backend`` to ``--regional-backend=reference``, and others like it, in place.
 
     argparse cannot tell ``--regional-backend suites`` (a path) from a value; written with ``=`` there is no doubt.
     Returns whether anything changed.
     """
+    bare = {option.flag: option.bare for option in OPTIONS if option.bare is not None}
     changed = False
     for index, argument in enumerate(arguments):
         if argument == "--":
             break
-        if argument == "--regional-backend":
-            arguments[index] = f"--regional-backend={DEFAULT_BACKEND}"
+        if argument in bare:
+            arguments[index] = f"{argument}={bare[argument]}"
             changed = True
     return changed
 
@@ -514,6 +541,10 @@ def resolve(config: pytest.Config) -> Settings:
     _require_torch()
     values = {option.setting: _parsed(config, option) for option in OPTIONS}
     _require_usable(values["devices"])
+    if values["verify"] is not None and not any(name.startswith("cuda-emulated") for name in values["devices"]):
+        raise pytest.UsageError(
+            "--regional-verify verifies the kernels of an emulated GPU: give --regional-device=cuda-emulated as well"
+        )
     same_programs = text_of(config, "seed") or values["fuzz"].fixed or os.environ.get("CI")
     return Settings(**values, fuzz_seed=values["seed"] if same_programs else None)
 

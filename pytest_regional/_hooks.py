@@ -29,7 +29,7 @@ from pytest_regional._stash import DRAWER, FUZZ, HARNESS, PHASES, TARGET
 from pytest_regional._text import plural
 from pytest_regional._written import RunOutputs
 from pytest_regional.harness.kernel_store.files import KernelFiles
-from pytest_regional.report import details, facts, phase_times, progress, terminal
+from pytest_regional.report import details, facts, phase_times, progress, proofs, terminal
 from pytest_regional.report.this_run import CollectedFacts
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ class RunHooks:
             options=options,
             isolate=mark.isolate,
             blame_depth=settings.blame or "region",
+            verify_seconds=settings.verify,
         ) as regional:
             item.stash[HARNESS] = regional
             regional.goldens = goldens_of(item, target, update=settings.update)
@@ -221,6 +222,8 @@ class RunHooks:
             __tracebackhide__ = True
             _check_fuzzed(item)
             _check_end(regional, vacuity=target.mark.expects_regions and not _failed_inside_unittest(item))
+            with limits_of(item).suspended():
+                _check_verified(regional)
 
         follow_up = self._session.settings.blame == "deep"
         with (
@@ -262,6 +265,8 @@ class RunHooks:
         if report.when == "call":
             # The JUnit file takes them from the report of the teardown, which comes next.
             item.user_properties.extend(details.properties_of_test(known["counters"], known["worst_parity"]))
+        if known.get("proofs") and report.when == "call":
+            report.sections.append(("regional: verified kernels", proofs.table_of(known["proofs"])))
         if report.failed and regional is not None:
             blame = section_of(regional, report.longreprtext)
             report.sections.extend([(SECTION, blame)] * bool(blame))
@@ -383,6 +388,19 @@ def _check_end(regional: Regional, *, vacuity: bool) -> None:
         if vacuity:
             regional.check_not_vacuous()
     except (BackendLeakError, FallbackError, VacuousTestError) as error:
+        problem = f"{type(error).__name__}: {error}"
+    if problem:
+        pytest.fail(problem, pytrace=False)
+
+
+def _check_verified(regional: Regional) -> None:
+    """Fail a test with a kernel that was refuted; each kernel has a time limit, whatever the test's."""
+    from pytest_regional.harness.devices.verification import KernelRefutedError
+
+    problem = ""
+    try:
+        regional.check_verified()
+    except KernelRefutedError as error:
         problem = f"{type(error).__name__}: {error}"
     if problem:
         pytest.fail(problem, pytrace=False)

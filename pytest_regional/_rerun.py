@@ -130,7 +130,11 @@ def _repeated(arguments: Sequence[str]) -> Iterator[str]:
         parser.add_argument(*names, action="append", dest=names[0], default=[])
     own = [option for option in _config.OPTIONS if option.on_command_line and option.setting not in _OWN]
     for option in own:
-        parser.add_argument(option.flag, dest=option.flag, action="store_true" if option.metavar is None else "store")
+        if option.metavar is None:
+            parser.add_argument(option.flag, dest=option.flag, action="store_true")
+        else:
+            nargs = None if option.bare is None else "?"
+            parser.add_argument(option.flag, dest=option.flag, nargs=nargs, const=option.bare)
     given = vars(parser.parse_known_args(arguments)[0])
     for option in own:
         if given[option.flag]:

@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
     """Set what must be set before any conftest file can import torch."""
-    if _config.give_bare_option_its_value(args):
+    if _config.give_bare_options_their_values(args):
         import copy
 
         early_config.known_args_namespace = parser.parse_known_args(args, namespace=copy.copy(early_config.option))

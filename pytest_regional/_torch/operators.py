@@ -128,6 +128,24 @@ def written_arguments(target: Any, args: Sequence[Any], named: Mapping[str, Any]
     ]
 
 
+def returns_a_view(name: str) -> bool:
+    """Say whether the operator that generated code calls ``name`` may return a view of what it is given.
+
+    Results whose ``alias_info`` is set in the operator's schema, ``torch.ops.aten.view_as_real.default._schema``
+    (2.11 to 2.15). ``name`` is ``torch.ops.aten...``, ``aten...``, or that of no operator, such as
+    ``extern_kernels.mm``.
+    """
+    import torch
+
+    found: Any = torch.ops
+    for part in name.removeprefix("torch.ops.").split("."):
+        found = getattr(found, part, None)
+        if found is None:
+            return False
+    schema = getattr(found, "_schema", None)
+    return schema is not None and any(result.alias_info is not None for result in schema.returns)
+
+
 def copy_to_strides() -> Any:
     """``torch.ops.prims.copy_strided``: copies a tensor into new memory of given strides (2.11, 2.13, 2.15)."""
     return symbol("torch.ops", "prims").copy_strided.default

@@ -148,6 +148,28 @@ def kernel_type(mangled: str) -> Any:
     return symbol(_LANGUAGE, "str_to_ty")(mangled, None)
 
 
+_DTYPES = {
+    "i1": "bool",
+    **{f"i{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
+    **{f"u{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "fp32": "float32",
+    "fp64": "float64",
+    "fp8e4nv": "float8_e4m3fn",
+    "fp8e5": "float8_e5m2",
+    "fp8e4b8": "float8_e4m3fnuz",
+    "fp8e5b16": "float8_e5m2fnuz",
+}
+
+
+def dtype_of_pointer(mangled: str) -> Any:
+    """Return torch's dtype of what a pointer of Inductor's signatures, such as ``*fp32``, points to."""
+    import torch
+
+    return getattr(torch, _DTYPES[str(mangled).lstrip("*k")])
+
+
 def type_of_argument(value: Any) -> str:
     """Return a launch argument's type name in a signature: ``triton.runtime.jit.mangle_type`` (3.6 to 3.9)."""
     return str(symbol("triton.runtime.jit", "mangle_type")(value))

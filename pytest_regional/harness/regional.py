@@ -34,6 +34,7 @@ from pytest_regional.harness.counters import Bound, Counters, Event, bounds_of, 
 from pytest_regional.harness.devices.device import device_under_test
 from pytest_regional.harness.devices.emulated import check_emulation, emulating
 from pytest_regional.harness.devices.on_device import OnDevice
+from pytest_regional.harness.devices.verification import check_refuted
 from pytest_regional.harness.inputs import InputFactories
 from pytest_regional.harness.kernel_store import kernels_kept
 from pytest_regional.harness.observe.trace import TraceListener
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from pytest_regional.harness.graph_passes.result import PassRun
     from pytest_regional.harness.parity.compare import ParityReport
     from pytest_regional.harness.training import TrainingReport
+    from pytest_regional.verify import Verification, Verified
 
 DEFAULT_SEED = 20251006
 
@@ -82,6 +84,7 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         seed: int,
         options: CompileOptions,
         blame_depth: BlameDepth = "region",
+        verify_seconds: float | None = None,
     ) -> None:
         self._spec = spec
         self.device_under_test = device_under_test(device)
@@ -90,6 +93,8 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         self.seed = seed
         self._options = options
         self.blame_depth: BlameDepth = blame_depth
+        self.verify_seconds = verify_seconds
+        self.verification: Verification | None = None
         self.culprits: list[Culprit] = []
         self._start_observing()
         self.forward_only = not spec.supports("backward")
@@ -572,6 +577,18 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         warn_of_misspelt(self)
         check_fallbacks(self)
 
+    def verified_kernels(self) -> Sequence[Verified]:
+        """Verify the kernels that were generated so far, for all sizes, and return what was found out about each.
+
+        None where nothing is to be verified: see ``--regional-verify``.
+        """
+        return [] if self.verification is None else self.verification.verified()
+
+    def check_verified(self) -> None:
+        """Raise :class:`KernelRefutedError` when a property of a kernel was refuted."""
+        __tracebackhide__ = True
+        check_refuted(self.verified_kernels())
+
     def check_not_vacuous(self) -> None:
         """Raise :class:`VacuousTestError` when no region was compiled, loaded, or shared with another test."""
         __tracebackhide__ = True
@@ -601,6 +618,7 @@ def harness(
     isolate: bool = True,
     shared_cache: bool = False,
     blame_depth: BlameDepth = "region",
+    verify_seconds: float | None = None,
 ) -> Iterator[Regional]:
     """Isolate and observe what runs inside; yields the :class:`Regional` to do it with.
 
@@ -613,12 +631,13 @@ def harness(
         isolate: ``False`` only observes; the caller is then responsible for caches, configuration and seeds.
         shared_cache: whether isolation allows a cache server that the environment names.
         blame_depth: how far a failed comparison with eager is followed up: ``"off"``, ``"region"`` or ``"deep"``.
+        verify_seconds: the time for each kernel of an emulated GPU to be verified; ``None`` verifies none.
     """
     resolved = registry.resolve(spec) if isinstance(spec, str) else spec
     with contextlib.ExitStack() as stack:
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pytest-regional-"))).absolute()
-        regional = Regional(resolved, device, folder, seed, options or CompileOptions(), blame_depth)
+        regional = Regional(resolved, device, folder, seed, options or CompileOptions(), blame_depth, verify_seconds)
         stack.enter_context(structured_trace_off())
         import_compilers()
         check_emulation(regional.device_under_test)

@@ -15,7 +15,8 @@ repository; empty for a test that is not in it) and ``line`` say where the test 
 its lines. ``message`` is the beginning of the error itself. ``rerun`` is a command that runs the test again, alone; it
 is added where the report is written. ``shard`` is which part of a fuzz test it is, from 0. ``compile_times`` is how
 long phases took: see :mod:`pytest_regional.report.phase_times`. ``generated_code`` names lines of generated code that
-the failure concerns (:class:`CodeLine`).
+the failure concerns (:class:`CodeLine`). ``proofs``, only under ``--regional-verify``, is what was found out about each
+kernel: see :mod:`pytest_regional.report.proofs`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from pytest_regional._files import LARGEST, dumps
 from pytest_regional._stash import FUZZ, Target
 from pytest_regional._text import encodable, plural
 from pytest_regional.fuzz.fuzz_test import is_fuzz_test, shard_of
+from pytest_regional.report import proofs
 from pytest_regional.report.places import place_of
 
 if TYPE_CHECKING:
@@ -88,6 +90,7 @@ class _LaterFacts(TypedDict, total=False):
     shard: int
     generated_code: list[CodeLine]
     compile_times: dict[str, Any]
+    proofs: list[dict[str, Any]]
 
 
 class Facts(_LaterFacts):
@@ -130,6 +133,7 @@ def of(item: pytest.Item, target: Target, regional: Regional | None) -> dict[str
         "fuzz": item.stash[FUZZ].facts if FUZZ in item.stash else None,
         "details": None,
         **place_of(item),
+        **proofs.proofs_of(regional),
         **({"shard": shard_of(item)} if is_fuzz_test(item) else {}),
         **({"culprits": [one.as_data() for one in regional.culprits]} if regional and regional.culprits else {}),
     }

@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_regional._text import plural, printable
 from pytest_regional.fuzz.budget import crash_markers, duration
-from pytest_regional.report import document
+from pytest_regional.report import document, proofs
 from pytest_regional.report.document import BAD
 from pytest_regional.report.facts import EXPLAINED, Facts
 from pytest_regional.report.matrix import rows_of, slowest_of, totals_of
@@ -29,6 +29,8 @@ def write(reporter: Any, facts: Sequence[Facts], lost_workers: int) -> None:
     reporter.write_line(totals_of(facts))
     _write_slowest(reporter, facts)
     _write_causes(reporter, facts)
+    for line in proofs.totals_of(facts):
+        reporter.write_line(line, **({"red": True} if "refuted" in line else {}))
     for line in document.advice(facts):
         reporter.write_line(line)
     _write_crashed(reporter, facts)

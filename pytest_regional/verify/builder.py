@@ -246,7 +246,7 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
         (offset, where, rest), shape, lanes = self._together(ptr, holds, otherwise)
         self._access(READ, ptr, offset, where, lanes)
         name = f"loaded {ptr.argument} {self._versions.get(ptr.argument, 0)} as {scalar.name}"
-        value = self.scope.function(name, sort_of(scalar), [offset], range_of(scalar) or (0, 1))
+        value = self.scope.function(name, sort_of(scalar), [offset], range_of(scalar))
         if z3.is_true(where):
             return Symbol(value, scalar, shape, lanes)
         return Symbol(z3.If(where, value, _as(rest, value)), scalar, shape, lanes)
@@ -279,7 +279,7 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
             return
         # Lanes along which nothing differs write one element several times, as one.
         own = [lane for lane in lanes if lane is not None]
-        width = max(1, ptr.get_element_ty().primitive_bitwidth // 8)
+        width = _width(ptr.get_element_ty())
         path, place = z3.And(*self.path), (*self.instance(), *own)
         made = Access(kind, ptr.argument, offset, path, mask, width, place, len(self.accesses), self.phase, _line())
         self.accesses.append(made)
@@ -460,7 +460,7 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
     def _pointer_cast(self, src: Symbol, target: Any) -> Symbol:
         if not (target.is_ptr() and src.dtype.scalar.is_ptr()):
             raise NotVerifiableError("an address that is turned into a number, or the reverse")
-        if target.element_ty.primitive_bitwidth != src.get_element_ty().primitive_bitwidth:
+        if _width(target.element_ty) != _width(src.get_element_ty()):
             raise NotVerifiableError("a pointer to elements of another size")
         return src.like(src.expression, target)
 
@@ -661,6 +661,11 @@ def _name_of(op: Any) -> str:
 def _element(ptr: Symbol) -> Any:
     scalar = ptr.get_element_ty()
     return tl.int8 if scalar == tl.int1 else scalar
+
+
+def _width(scalar: Any) -> int:
+    """Return the bytes of an element."""
+    return max(1, int(scalar.primitive_bitwidth) // 8)
 
 
 def _is_truth(handle: Symbol) -> bool:

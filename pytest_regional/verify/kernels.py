@@ -21,6 +21,7 @@ from pytest_regional.verify.symbols import Expression, Scope, constant
 from pytest_regional.verify.values import Symbol, number, scalar_tensor
 
 _MOST_PATHS = 64
+_MOST_BRANCHES = 32
 
 
 @dataclass(frozen=True)
@@ -53,15 +54,22 @@ class _Choices:
     def __init__(self) -> None:
         self.taken: list[bool] = []
         self.at = 0
+        self.known: dict[int, tuple[Expression, bool]] = {}
 
     def __call__(self, condition: Expression) -> bool:
         """Take the side planned for this branch; a new one is taken first."""
         known = constant(z3.simplify(condition))
         if known is not None:
             return bool(known)
+        again = self.known.get(condition.get_id())
+        if again is not None:
+            return again[1]
         if self.at == len(self.taken):
             self.taken.append(True)
+        if self.at == _MOST_BRANCHES:
+            raise NotVerifiableError(f"more than {_MOST_BRANCHES} branches in a row, as where programs wait for others")
         self.at += 1
+        self.known[condition.get_id()] = condition, self.taken[self.at - 1]
         return self.taken[self.at - 1]
 
     def next(self) -> bool:
@@ -72,6 +80,7 @@ class _Choices:
             return False
         self.taken[-1] = False
         self.at = 0
+        self.known.clear()
         return True
 
 

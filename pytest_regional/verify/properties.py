@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 import z3
 
 from pytest_regional.verify.builder import WRITE, Access
@@ -33,14 +34,19 @@ class Tensor:
         start: where it starts in that memory, in elements.
         sizes: of its axes.
         strides: of its axes, in elements.
-        width: bytes of an element.
+        dtype: of its elements.
     """
 
     storage: str
     start: Expression
     sizes: tuple[Expression, ...]
     strides: tuple[Expression, ...]
-    width: int
+    dtype: torch.dtype
+
+    @property
+    def width(self) -> int:
+        """Return the bytes of an element."""
+        return int(self.dtype.itemsize)
 
     def span(self) -> Expression:
         """Return how many elements lie between its first and its last, both counted; for a tensor that has any."""

@@ -44,7 +44,7 @@ class Replay:
             config: the number of the kernel's configuration.
             unwritten: for coverage: the argument of which an element is said to stay unwritten.
         """
-        self.tensors = self._tensors(shared=property == RACES, tracked=property == COVERAGE)
+        self.tensors = self._tensors(shared=property == RACES, tracked=unwritten)
         plan = LaunchPlan(config=config, programs=0, races=property == RACES)
         arguments = [self._argument(name, value) for name, value in self.launch.arguments.items()]
         programs = None if property == COVERAGE else list(dict.fromkeys(self.example.programs))
@@ -63,18 +63,21 @@ class Replay:
             return self.tensors[name]
         return int(evaluated(value.expression, self.sizes)) if isinstance(value, Size) else value
 
-    def _tensors(self, shared: bool, tracked: bool) -> dict[str, torch.Tensor]:
-        """Return tensors that are zero except where the example says; those of one storage overlap if ``shared``."""
-        views = {name: value for name, value in self.launch.arguments.items() if isinstance(value, View)}
-        described = {name: self.question.tensors[name] for name in views}
+    def _tensors(self, shared: bool, tracked: str) -> dict[str, torch.Tensor]:
+        """Return tensors that are zero except where the example says; those of one storage overlap if ``shared``.
+
+        Of ``tracked`` it is remembered which elements are written.
+        """
+        given = (name for name, value in self.launch.arguments.items() if isinstance(value, View))
+        described = {name: self.question.tensors[name] for name in given}
         storages: dict[str, torch.Tensor] = {}
         found = {}
         for name, tensor in described.items():
-            dtype = views[name].dtype
+            dtype = tensor.dtype
             key = tensor.storage if shared else name
             if key not in storages:
                 group = [t for other, t in described.items() if (t.storage if shared else other) == key]
-                storages[key] = self._memory(group, dtype, shared, tracked)
+                storages[key] = self._memory(group, dtype, shared, tracked == name)
             start = int(evaluated(tensor.start, self.sizes)) if shared else 0
             view = torch.empty(0, dtype=dtype)
             numbers = [[int(evaluated(n, self.sizes)) for n in part] for part in (tensor.sizes, tensor.strides)]

@@ -111,14 +111,15 @@ class Scope:
             the upper one excluded (None: unknown).
         indices: those among them that stand for a sum of two others.
         aliases: lanes that turned out to be others, since blocks with both were combined.
-        ranges: for each function that stands for unknown integers, by its name: the limits of its type.
+        ranges: for each function that stands for unknown values, by its name: the limits of its type, if it is an
+            integer.
         facts: what holds for all programs, lanes and rounds.
     """
 
     bounds: dict[str, tuple[Expression, Expression, Expression | None]] = field(default_factory=dict)
     indices: dict[str, Index] = field(default_factory=dict)
     aliases: list[tuple[Expression, Expression]] = field(default_factory=list)
-    ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
+    ranges: dict[str, tuple[int, int] | None] = field(default_factory=dict)
     facts: list[Expression] = field(default_factory=list)
 
     def variable(self, name: str, low: Expression, high: Expression | None) -> Expression:
@@ -144,8 +145,7 @@ class Scope:
 
     def function(self, name: str, sort: Any, arguments: Sequence[Expression], range: tuple[int, int] | None) -> Any:
         """Return the value of the function ``name``, of which nothing is known but the limits of its values."""
-        if range is not None:
-            self.ranges[name] = range
+        self.ranges[name] = range
         if not arguments:
             return z3.Const(name, sort)
         return z3.Function(name, *(argument.sort() for argument in arguments), sort)(*arguments)
@@ -214,7 +214,7 @@ class Lowering:
         """Say what is known of a value by its type."""
         if z3.is_app(expression) and expression.decl().kind() == z3.Z3_OP_UNINTERPRETED:
             range = self.scope.ranges.get(expression.decl().name().rstrip("'"))
-            if range is not None:
+            if range is not None and z3.is_int(expression):
                 self.known.append(z3.And(expression >= range[0], expression <= range[1]))
 
     def _quotient(self, x: Expression, m: Expression, truncated: bool) -> Expression:

@@ -13,6 +13,7 @@ from typing import Any
 import triton.language as tl
 import z3
 
+from pytest_regional.emulation.interpreter.builder import builder
 from pytest_regional.verify.errors import NotVerifiableError
 from pytest_regional.verify.symbols import FLOAT, INTEGER, TRUTH, Expression, constant, limits
 
@@ -54,11 +55,13 @@ class Symbol:
         return math.prod(self.shape)
 
     def item(self) -> int | bool:
-        """Return the number or truth value that this is.
+        """Return the number that this is, or the truth value that is tried now.
 
         Raises:
-            NotVerifiableError: it stands for several.
+            NotVerifiableError: it is a number, and stands for several.
         """
+        if self.dtype.scalar.name == "int1":
+            return bool(builder().decide(self.expression))
         found = constant(z3.simplify(self.expression)) if self.dtype.scalar.is_int() else None
         if found is None:
             raise NotVerifiableError(f"Python needs the number {str(self.expression)[:80]}, which is not constant")

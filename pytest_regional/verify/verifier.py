@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from pytest_regional._torch.triton import grid_of_inductor_kernel
+from pytest_regional._torch.triton import dtype_of_pointer, grid_of_inductor_kernel, jit_source
 from pytest_regional.emulation.backend import Emulation, GeneratedGraph
 from pytest_regional.emulation.launch import constants_of, named_arguments
 from pytest_regional.verify.builder import UPDATE, WRITE
@@ -39,12 +41,17 @@ class Verified:
     Attributes:
         kernel: the kernel's name.
         config: the configuration: block sizes.
-        outcomes: one for each property.
+        outcomes: one for each property, of coverage one for each argument that has to be written.
+        seconds: how long it took.
+        digest: of the kernel's text, its configuration and arguments, and what is known of the sizes; empty where
+            nothing is known of the kernel.
     """
 
     kernel: str
     config: Mapping[str, Any]
     outcomes: tuple[Outcome, ...]
+    seconds: float = 0.0
+    digest: str = ""
 
 
 class Verification:
@@ -76,6 +83,10 @@ class Verification:
                 self._found += verify_graph(call, inputs, known, self.seconds)
             except NotVerifiableError as error:
                 self._found.append(_nothing_of(GRAPH, str(error)))
+        return list(self._found)
+
+    def known(self) -> list[Verified]:
+        """Return what was found out so far, without verifying more."""
         return list(self._found)
 
 
@@ -114,7 +125,35 @@ def verify_graph(call: Any, inputs: Sequence[Any], known: Sequence[Expression], 
     ]
 
 
+_KNOWN: dict[str, Verified] = {}
+
+
 def _verified(launch: SymbolicLaunch, number: int, known: Sequence[Expression], seconds: float) -> Verified:
+    """Return what is found out about one launch with one configuration; an equal one is verified once."""
+    digest = _digest(launch, number, known, seconds)
+    found = _KNOWN.get(digest)
+    if found is None:
+        started = time.perf_counter()
+        found = _verify(launch, number, known, seconds)
+        found = _KNOWN[digest] = replace(found, seconds=time.perf_counter() - started, digest=digest)
+    return found
+
+
+def _digest(launch: SymbolicLaunch, number: int, known: Sequence[Expression], seconds: float) -> str:
+    tuner = launch.tuner
+    parts = [jit_source(tuner.fn), tuner.triton_meta["signature"], tuner.configs[number].kwargs, seconds]
+    storages: dict[int, int] = {}
+    for name, value in launch.arguments.items():
+        numbers: tuple[Any, ...] = (value,)
+        if isinstance(value, View):
+            place = storages.setdefault(id(value.storage), len(storages))
+            numbers = (place, value.storage.given, value.start, *value.sizes, *value.strides)
+        parts += [name, *(n.expression.sexpr() if isinstance(n, Size) else n for n in numbers)]
+    parts += sorted(fact.sexpr() for fact in known)
+    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
+
+
+def _verify(launch: SymbolicLaunch, number: int, known: Sequence[Expression], seconds: float) -> Verified:
     config = launch.tuner.configs[number]
     name, sizes = str(launch.tuner.fn.__name__), dict(config.kwargs)
     try:
@@ -151,12 +190,13 @@ def question_of(
 ) -> tuple[Question, list[str]]:
     """Run a kernel on symbols; return the questions about it, and which arguments it has to fill."""
     tuner = launch.tuner
+    signature = tuner.triton_meta["signature"]
     tensors: dict[str, Tensor] = {}
     arguments: dict[str, Any] = dict(constants_of(tuner, config))
     numbers: dict[str, Any] = {"max": largest}
     for name, value in launch.arguments.items():
         if isinstance(value, View):
-            tensors[name] = value.tensor()
+            tensors[name] = value.tensor(dtype_of_pointer(signature[name]))
             arguments[name] = Pointer(name)
         elif isinstance(value, (Size, int)) and not isinstance(value, bool):
             numbers[name] = value
@@ -169,7 +209,7 @@ def question_of(
             raise NotVerifiableError(f"argument {name} is a {type(value).__name__}")
     sizes = grid_of_inductor_kernel(tuner.inductor_meta, config, numbers)
     grid = [expression_of(size) for size in sizes]
-    run = run_kernel(tuner.fn, arguments, tuner.triton_meta["signature"], grid)
+    run = run_kernel(tuner.fn, arguments, signature, grid)
     fits = [tensor.span() * tensor.width <= _LARGEST for tensor in tensors.values()]
     return Question(run, tensors, [*known, *fits], seconds), _filled(launch, run)
 

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import z3
 
+from pytest_regional._torch.operators import returns_a_view
 from pytest_regional._torch.tracing import known_of_sizes, size_expression
 from pytest_regional.verify.errors import NotVerifiableError
 from pytest_regional.verify.properties import Tensor
@@ -60,8 +62,8 @@ class Storage:
 
     Attributes:
         name: what it is called in messages.
-        inputs: whether the graph was given it: then all of it is written.
-        written: whether every element is known to be written; None if it is not known.
+        given: whether it is an input or a constant of the graph.
+        written: whether every element is written.
     """
 
     name: str
@@ -81,38 +83,52 @@ class View:
         self.start = start
         self.dtype = dtype
 
-    def tensor(self) -> Tensor:
-        """Return it as an argument of a kernel.
+    def tensor(self, dtype: torch.dtype) -> Tensor:
+        """Return it as an argument of a kernel that takes it for a tensor of ``dtype``, where its own is not known.
 
         Raises:
             NotVerifiableError: its sizes are not known.
         """
-        if self.dtype is None:
-            raise NotVerifiableError(f"the result {self.storage.name} of an operator, whose type is not known")
         return Tensor(
             self.storage.name,
             expression_of(self.start),
             tuple(map(expression_of, self.sizes)),
             tuple(map(expression_of, self.strides)),
-            self.dtype.itemsize,
+            self.dtype or dtype,
         )
 
+    def zero_(self) -> View:
+        """Write all of it."""
+        self.storage.written = True
+        return self
+
     def __getitem__(self, key: Any) -> Any:
-        raise NotVerifiableError(f"{self.storage.name} indexed by the code that launches kernels")
+        raise NotVerifiableError("a tensor indexed by the code that launches kernels")
 
     def __getattr__(self, name: str) -> Any:
-        raise NotVerifiableError(f"{self.storage.name}.{name} in the code that launches kernels")
+        raise NotVerifiableError(f"a tensor's {name} in the code that launches kernels")
 
 
 class _Result(View):
     """What an operator returned: a tensor, or several; the code asserts their sizes before it uses them."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(Storage(name, written=True), (), (), 0, None)
+    def __init__(self, storage: Storage, start: Any = 0) -> None:
+        super().__init__(storage, (), (), start, None)
+        self.known = False
         self.parts: dict[Any, _Result] = {}
 
     def __getitem__(self, key: Any) -> Any:
-        return self.parts.setdefault(key, _Result(f"{self.storage.name}[{key}]"))
+        return self.parts.setdefault(key, _Result(Storage(f"{self.storage.name}[{key}]", written=True)))
+
+    def tensor(self, dtype: torch.dtype) -> Tensor:
+        """Return it as an argument of a kernel.
+
+        Raises:
+            NotVerifiableError: the code asserts nothing of its sizes.
+        """
+        if not self.known:
+            raise NotVerifiableError("the result of an operator whose sizes are not asserted")
+        return super().tensor(dtype)
 
 
 @dataclass(frozen=True)
@@ -215,8 +231,8 @@ class _Run:
         return View(view.storage, size, stride, view.start + offset, view.dtype)
 
     def assert_size_stride(self, view: Any, size: Sequence[Any], stride: Sequence[Any], *_: Any) -> None:
-        if isinstance(view, _Result) and not view.sizes:
-            view.sizes, view.strides = tuple(size), tuple(stride)
+        if isinstance(view, _Result):
+            view.sizes, view.strides, view.known = tuple(size), tuple(stride), True
 
     def operator(self, name: str, *arguments: Any, **named: Any) -> Any:
         self.count += 1
@@ -224,7 +240,13 @@ class _Run:
             if isinstance(view, View):
                 view.storage.written = True
         out = named.get("out")
-        return out if isinstance(out, View) else _Result(self.name(name))
+        if isinstance(out, View):
+            return out
+        whole = next((value for value in arguments if isinstance(value, View)), None)
+        if whole is not None and returns_a_view(name):
+            start = z3.Int(self.name("start of a view"))
+            return _Result(whole.storage, Size(start, self.decide))
+        return _Result(Storage(self.name(name), written=True))
 
     def launch(self, tuner: Any, *arguments: Any, stream: Any = None, **named: Any) -> None:
         self.count += 1

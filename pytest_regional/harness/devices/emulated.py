@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest_regional
 from pytest_regional._torch.triton import code_keys
+from pytest_regional.harness.devices.verification import verifying_kernels
 from pytest_regional.harness.isolation import isolated
 from pytest_regional.harness.kernel_store.files import KernelFiles, chosen_folder
 
@@ -50,7 +51,7 @@ def emulating(regional: Regional) -> Iterator[None]:
         return
     from pytest_regional.emulation import emulated
 
-    with emulated(profile) as emulation:
+    with emulated(profile) as emulation, verifying_kernels(regional, emulation):
         regional.emulation = emulation
         yield
 

@@ -1,0 +1,57 @@
+"""Kernels of an emulated GPU, proved for all sizes while a test is checked: what ``--regional-verify`` asks for."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pytest_regional._errors import RegionalError
+
+if TYPE_CHECKING:
+    from pytest_regional.emulation import Emulation
+    from pytest_regional.harness.regional import Regional
+    from pytest_regional.verify import Verified
+
+DEFAULT_SECONDS = 20.0
+
+
+class KernelRefutedError(RegionalError, AssertionError):
+    """Kernels with a property that does not hold; for each the sizes, the programs, and what the emulator says."""
+
+
+def missing_solver() -> str:
+    """Return what to do where z3 is not installed; empty where it is."""
+    if importlib.util.find_spec("z3") is not None:
+        return ""
+    return "needs z3: pip install 'pytest-regional[verify]'"
+
+
+@contextlib.contextmanager
+def verifying_kernels(regional: Regional, emulation: Emulation) -> Iterator[None]:
+    """Collect the graphs that are compiled inside, where kernels are to be verified."""
+    if regional.verify_seconds is None:
+        yield
+        return
+    from pytest_regional.verify import verifying
+
+    with verifying(emulation, regional.verify_seconds) as regional.verification:
+        yield
+
+
+def check_refuted(kernels: Sequence[Verified]) -> None:
+    """Raise if a property of a kernel was refuted.
+
+    Raises:
+        KernelRefutedError: naming kernel, property and counterexample.
+    """
+    lines = [
+        f"{kernel.kernel} {dict(kernel.config)}: {outcome.property}: {outcome.reason}"
+        + (f"\n  with {outcome.counterexample}" if outcome.counterexample else "")
+        for kernel in kernels
+        for outcome in kernel.outcomes
+        if outcome.verdict == "refuted"
+    ]
+    if lines:
+        raise KernelRefutedError("\n".join([f"{len(lines)} refuted:", *lines]))
