@@ -190,12 +190,13 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
                     symbols.floored_quotient(position, z3.IntVal(stride)), z3.IntVal(size)
                 )
                 pairs.append((lane, digit))
-        expression = z3.substitute(arg.expression, *pairs)
-        self.scope.facts.extend(symbols.renamed(self._facts_about([lane for lane, _ in pairs]), pairs))
+        expression = self.scope.replaced(arg.expression, pairs)
+        self.scope.facts.extend(self.scope.replaced(fact, pairs) for fact in self._facts_about(pairs))
         return Symbol(expression, arg.dtype, shape, lanes, arg.argument)
 
-    def _facts_about(self, lanes: Sequence[Expression]) -> list[Expression]:
-        names = {lane.decl().name() for lane in lanes}
+    def _facts_about(self, pairs: Sequence[tuple[Expression, Expression]]) -> list[Expression]:
+        names = {lane.decl().name() for lane, _ in pairs}
+        names |= {name for name, index in self.scope.indices.items() if index.lane.decl().name() in names}
         return [fact for fact in self.scope.facts if names & symbols.symbols_of([fact]).keys()]
 
     def _together(self, *handles: Symbol) -> tuple[list[Expression], tuple[int, ...], Lanes]:
@@ -209,11 +210,13 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
                 if lane is None:
                     continue
                 if lanes[axis] is None:
-                    lanes[axis] = lane
-                elif not lanes[axis].eq(lane):  # type: ignore[union-attr]
+                    # As in x[:, None] + x[None, :], where rows and columns are counted apart.
+                    twice = any(other is not None and other.eq(lane) for other in lanes)
+                    lanes[axis] = self._lane(shape[axis]) if twice else lane
+                if not lanes[axis].eq(lane):  # type: ignore[union-attr]
                     pairs.append((lane, lanes[axis]))
             self.scope.aliases.extend(pairs)
-            expressions.append(z3.substitute(handle.expression, *pairs) if pairs else handle.expression)
+            expressions.append(self.scope.replaced(handle.expression, pairs) if pairs else handle.expression)
         return expressions, shape, tuple(lanes)
 
     def unknown(self, name: str, scalar: Any, shape: Sequence[int] = (), lanes: Lanes | None = None) -> Symbol:

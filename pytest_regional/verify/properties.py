@@ -22,7 +22,7 @@ from pytest_regional.verify.outcomes import (
     Counterexample,
     Outcome,
 )
-from pytest_regional.verify.symbols import Expression, Lowering, Scope, constant, evaluated, renamed, symbols_of
+from pytest_regional.verify.symbols import Expression, Lowering, Scope, constant, evaluated, symbols_of
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,9 @@ class Question:
         for fact in self.run.scope.facts:
             found.append(self.lowering.of(fact))
             for alias in self.run.scope.aliases:
-                found.extend(self.lowering.of(other) for other in renamed([fact], [alias]) if not other.eq(fact))
+                other = self.run.scope.replaced(fact, [alias])
+                if not other.eq(fact):
+                    found.append(self.lowering.of(other))
         return found
 
     def limits(self, names: Iterable[str]) -> list[Expression]:

@@ -8,7 +8,7 @@ variable in the place of each and says what is known of it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -138,6 +138,27 @@ class Scope:
         made = self.variable("index", low * width, None if high is None else high * width)
         self.indices[made.decl().name()] = Index(base, width, lane)
         return made
+
+    def replaced(self, expression: Expression, pairs: Sequence[tuple[Expression, Expression]]) -> Expression:
+        """Return ``expression`` with other values for variables, also where an index is made of them."""
+        changed = list(pairs)
+        for name in self._indices_in(expression):
+            index = self.indices[name]
+            base, lane = (z3.substitute(part, *changed) for part in (index.base, index.lane))
+            if base.eq(index.base) and lane.eq(index.lane):
+                continue
+            apart = not (base.decl().name() in self.bounds and lane.decl().name() in self.bounds)
+            changed.append((self.bounds[name][0], base * index.width + lane if apart else self.index(base, lane)))
+        return z3.substitute(expression, *changed) if changed else expression
+
+    def _indices_in(self, expression: Expression) -> list[str]:
+        """Return the indices that an expression is made of, those of which others are made first."""
+        found = set(symbols_of([expression])) & self.indices.keys()
+        for name in reversed(self.indices):
+            if name in found:
+                parts = self.indices[name]
+                found |= {parts.base.decl().name(), parts.lane.decl().name()} & self.indices.keys()
+        return [name for name in self.indices if name in found]
 
     def unknown(self, name: str, sort: Any, arguments: Sequence[Expression], range: tuple[int, int] | None) -> Any:
         """Return a new value that ``arguments`` determine."""
@@ -303,9 +324,3 @@ def symbols_of(expressions: Iterable[Expression]) -> dict[str, Expression]:
             found[expression.decl().name()] = expression
         stack.extend(expression.children())
     return found
-
-
-def renamed(expressions: Iterable[Expression], pairs: Sequence[tuple[Expression, Expression]]) -> Iterator[Any]:
-    """Yield ``expressions`` with variables in place of others."""
-    for expression in expressions:
-        yield z3.substitute(expression, *pairs) if pairs else expression
