@@ -202,3 +202,13 @@ def outputs_before_the_users() -> int:
     """Count the outputs of a forward graph that are mutated inputs (``num_mutated_inp_runtime_indices``)."""
     metadata = getattr(ambient_context(), "fw_metadata", None)
     return 0 if metadata is None else int(metadata.num_mutated_inp_runtime_indices)
+
+
+def donated_inputs() -> tuple[int, ...]:
+    """Return the positions of inputs of the graph that is being compiled whose memory it may use again.
+
+    ``torch._guards.TracingContext.try_get().fw_metadata.bw_donated_idxs``: saved tensors of a backward (2.11 to 2.15).
+    """
+    context = symbol("torch._guards", "TracingContext").try_get()
+    metadata = getattr(context, "fw_metadata", None)
+    return tuple(getattr(metadata, "bw_donated_idxs", None) or ())

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from pytest_regional._torch import MissingTorchSymbolError, caches, config, device
+from pytest_regional._torch.aot_autograd import donated_inputs
 from pytest_regional._torch.patching import patched
 from pytest_regional.emulation.device import (
     DEFAULT_PROFILE,
@@ -53,10 +54,12 @@ class GeneratedGraph:
         call: the generated function that allocates buffers and launches kernels; it takes a list of inputs.
         inputs: the inputs that the graph was compiled with: fake tensors, and symbolic sizes with what guards say of
             them.
+        donated: positions of inputs whose memory the code may use for other buffers.
     """
 
     call: Callable[[list[Any]], Any]
     inputs: Sequence[Any]
+    donated: tuple[int, ...] = ()
 
 
 class Emulation:
@@ -135,7 +138,7 @@ class Emulation:
                 _refuse_code_for_cpu(compiled)
                 if generated is not None:
                     for observer in self.observers:
-                        observer(GeneratedGraph(generated, example_inputs))
+                        observer(GeneratedGraph(generated, example_inputs, donated_inputs()))
                 return compiled
 
         return compile_for_gpu

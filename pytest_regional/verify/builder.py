@@ -30,7 +30,7 @@ class Access:
         kind: READ, WRITE or UPDATE.
         argument: the name of the argument that the address was computed from.
         offset: elements between the argument and the address.
-        path: the branches and loops on the way to it.
+        conditions: of the branches and loops on the way to it.
         mask: where it happens, of the lanes that get there.
         width: bytes of an element.
         variables: what tells one lane, program or round from another.
@@ -42,13 +42,18 @@ class Access:
     kind: str
     argument: str
     offset: Expression
-    path: Expression
+    conditions: tuple[Expression, ...]
     mask: Expression
     width: int
     variables: tuple[Expression, ...]
     order: int
     phase: int
     line: str
+
+    @property
+    def path(self) -> Expression:
+        """Return all of its conditions together."""
+        return z3.And(*self.conditions)
 
 
 def _line() -> str:
@@ -77,14 +82,21 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
         self.options = interpreter_options(debug=True, sanitize_overflow=False)
         self.scope = scope
         self.grid = tuple(grid)
-        self.programs = tuple(scope.variable(f"program{axis}", z3.IntVal(0), size) for axis, size in enumerate(grid))
         self.accesses: list[Access] = []
         self.assumed: list[tuple[Expression, str]] = []
+        self.recording = True
+        self._choose = choose
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin one run of the kernel, with other branches taken than before."""
+        self.scope.begin()
+        self.programs = tuple(
+            self.scope.variable(f"program{axis}", z3.IntVal(0), size) for axis, size in enumerate(self.grid)
+        )
         self.rounds: list[Expression] = []
         self.path: list[Expression] = []
         self.phase = 0
-        self.recording = True
-        self._choose = choose
         self._versions: dict[str, int] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -283,8 +295,10 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
         # Lanes along which nothing differs write one element several times, as one.
         own = [lane for lane in lanes if lane is not None]
         width = _width(ptr.get_element_ty())
-        path, place = z3.And(*self.path), (*self.instance(), *own)
-        made = Access(kind, ptr.argument, offset, path, mask, width, place, len(self.accesses), self.phase, _line())
+        place = (*self.instance(), *own)
+        made = Access(
+            kind, ptr.argument, offset, tuple(self.path), mask, width, place, len(self.accesses), self.phase, _line()
+        )
         self.accesses.append(made)
 
     def create_addptr(self, ptr: Symbol, offset: Symbol) -> Symbol:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import z3
@@ -40,12 +40,15 @@ class KernelRun:
         accesses: the operations on memory, on whatever path.
         assumed: what the compiler is told to rely on, with the line.
         programs: the variables of the program's place in the grid.
+        equal_indices_allowed: whether two of the indices that the kernel loads and stores at may be equal: then one of
+            the stores lasts, and PyTorch does not say which. Where values are added up there, none may be lost.
     """
 
     scope: Scope
     accesses: list[Access]
     assumed: list[tuple[Expression, str]]
     programs: tuple[Expression, ...]
+    equal_indices_allowed: bool = True
 
 
 class _Choices:
@@ -107,11 +110,56 @@ def run_kernel(
             runs += 1
             if runs > _MOST_PATHS:
                 raise NotVerifiableError(f"more than {_MOST_PATHS} paths through branches")
-            made.path, made.rounds, made.phase = [], [], 0
+            made.begin()
             _run(function, _given(function, arguments, types))
             if not choices.next():
                 break
-    return KernelRun(scope, made.accesses, made.assumed, made.programs)
+    return KernelRun(scope, _merged(made.accesses), made.assumed, made.programs)
+
+
+def _merged(accesses: Sequence[Access]) -> list[Access]:
+    """Return accesses with those as one that a kernel makes whichever side of a branch it takes."""
+    groups: dict[tuple[str, str, str], list[Access]] = {}
+    for access in accesses:
+        group = groups.setdefault((access.kind, access.argument, access.line), [])
+        group.append(access)
+        while (pair := _first_joined(group)) is not None:
+            first, second, joined = pair
+            group[first] = joined
+            del group[second]
+    found = sorted((access for group in groups.values() for access in group), key=lambda access: access.order)
+    return [replace(access, order=number) for number, access in enumerate(found)]
+
+
+def _first_joined(group: Sequence[Access]) -> tuple[int, int, Access] | None:
+    for second in range(len(group) - 1, 0, -1):
+        for first in range(second):
+            joined = _joined(group[first], group[second])
+            if joined is not None:
+                return first, second, joined
+    return None
+
+
+def _joined(one: Access, other: Access) -> Access | None:
+    """Return one access for two that differ in which side of one branch they are on."""
+    same = (
+        one.phase == other.phase
+        and len(one.conditions) == len(other.conditions)
+        and one.offset.eq(other.offset)
+        and one.mask.eq(other.mask)
+    )
+    if not same:
+        return None
+    differ = [n for n, (a, b) in enumerate(zip(one.conditions, other.conditions, strict=True)) if not a.eq(b)]
+    if not differ:
+        return one
+    if len(differ) > 1:
+        return None
+    (place,) = differ
+    left, right = one.conditions[place], other.conditions[place]
+    if not (z3.Not(left).eq(right) or z3.Not(right).eq(left)):
+        return None
+    return replace(one, conditions=(*one.conditions[:place], *one.conditions[place + 1 :]))
 
 
 def _run(function: Any, values: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ from pytest_regional.verify.builder import WRITE, Access
 from pytest_regional.verify.errors import NotVerifiableError
 from pytest_regional.verify.kernels import KernelRun
 from pytest_regional.verify.outcomes import (
+    BUFFERS,
     COVERAGE,
     MEMORY,
     PROVED,
@@ -35,6 +36,7 @@ class Tensor:
         sizes: of its axes.
         strides: of its axes, in elements.
         dtype: of its elements.
+        given: whether it is an input or a constant of the graph, which may hold anything.
     """
 
     storage: str
@@ -42,6 +44,7 @@ class Tensor:
     sizes: tuple[Expression, ...]
     strides: tuple[Expression, ...]
     dtype: torch.dtype
+    given: bool = False
 
     @property
     def width(self) -> int:
@@ -70,9 +73,14 @@ class Question:
         self.run = run
         self.tensors = tensors
         self.sizes = list(facts)
-        self.deadline = time.monotonic() + seconds
+        self.seconds = seconds
+        self.start()
         self.lowering = Lowering(run.scope)
         self.facts = self._facts()
+
+    def start(self) -> None:
+        """Begin to count the time for this kernel."""
+        self.deadline = time.monotonic() + self.seconds
 
     def _facts(self) -> list[Expression]:
         """Return what holds for all programs, lanes and rounds, without marks."""
@@ -267,6 +275,9 @@ def _refuted(
     question: Question, what: str, access: Access, model: z3.ModelRef
 ) -> tuple[str, str, Counterexample | None]:
     example = example_of(question, model)
+    computed = sorted(name for name in loaded_by((access.offset, access.mask)) if not question.tensors[name].given)
+    if computed:
+        raise NotVerifiableError(f"{what} with indices that earlier kernels computed ({', '.join(computed)})")
     place = f"argument {access.argument}, {access.line}"
     return REFUTED, f"{what}: {place}", example
 
@@ -295,6 +306,20 @@ def _place(question: Question, numbers: Mapping[str, int], sizes: Mapping[str, i
     return x, y, z
 
 
+def loaded_by(expressions: Iterable[Expression]) -> set[str]:
+    """Return the arguments whose elements integers in ``expressions`` depend on."""
+    found, seen, stack = set(), set(), list(expressions)
+    while stack:
+        expression = stack.pop()
+        if expression.get_id() in seen:
+            continue
+        seen.add(expression.get_id())
+        stack.extend(expression.children())
+        if z3.is_app(expression) and expression.decl().name().startswith("loaded "):
+            found.add(expression.decl().name().split(" ")[1])
+    return found
+
+
 def _loaded(model: z3.ModelRef) -> dict[str, dict[int | None, int]]:
     """Return the integers that a model puts into memory, by argument and element."""
     found: dict[str, dict[int | None, int]] = {}
@@ -315,6 +340,9 @@ def _loaded(model: z3.ModelRef) -> dict[str, dict[int | None, int]]:
     return found
 
 
+_EQUAL_INDICES = "stores at loaded indices, two of which may be equal: PyTorch leaves open which one lasts"
+
+
 def race_free(question: Question) -> Outcome:
     """Prove that no two programs write one element, or one what another reads, and no operation an element twice."""
 
@@ -330,6 +358,8 @@ def race_free(question: Question) -> Outcome:
                 if other.phase == write.phase and _may_meet(question, write, other):
                     found = _meeting(question, write, other, pairs)
                     if found is not None:
+                        if question.run.equal_indices_allowed and loaded_by((write.offset,)):
+                            raise NotVerifiableError(_EQUAL_INDICES)
                         what = "writes twice" if other is write else f"and a {other.kind} ({other.line}) meet"
                         place = f"argument {write.argument}, {write.line}"
                         return REFUTED, f"a {write.kind} {what}: {place}", example_of(question, found, second=True)
@@ -490,3 +520,32 @@ def _upper_bound(condition: Expression, variable: Expression) -> Expression | No
         return None
     names = symbols_of([found])
     return None if variable.decl().name() in names or any("#" in name for name in names) else found
+
+
+def filled(known: Sequence[Expression], whole: Tensor, parts: Sequence[Tensor], seconds: float) -> Outcome:
+    """Prove that tensors fill the memory of ``whole``: no two meet, and together they have as many elements."""
+
+    def check() -> tuple[str, str, Counterexample | None]:
+        question = Question(KernelRun(Scope(), [], [], ()), {}, known, seconds)
+        (span, *counts), _ = question.lowered(whole.span(), *(part.count() for part in parts))
+        if _first(question, [], [z3.Sum(counts) == span]) is not None:
+            raise NotVerifiableError("the tensors written into one buffer are not as many elements as it has")
+        for number, one in enumerate(parts):
+            for other in parts[:number]:
+                if _first(question, [], [z3.Not(_same_element(question, one, other))]) is not None:
+                    raise NotVerifiableError("two of the tensors written into one buffer may overlap")
+        return _PROVED
+
+    return _timed(BUFFERS, check)
+
+
+def _same_element(question: Question, one: Tensor, other: Tensor) -> Expression:
+    """Return a condition that holds where an element of one tensor lies where one of the other does."""
+    parts, addresses = [], []
+    for side, tensor in enumerate((one, other)):
+        (start, *numbers), _ = question.lowered(tensor.start, *tensor.sizes, *tensor.strides)
+        sizes, strides = numbers[: len(tensor.sizes)], numbers[len(tensor.sizes) :]
+        places = [z3.Int(f"place{side}#{axis}") for axis in range(len(sizes))]
+        parts += [z3.And(place >= 0, place < size) for place, size in zip(places, sizes, strict=True)]
+        addresses.append(start + z3.Sum([p * s for p, s in zip(places, strides, strict=True)]))
+    return z3.And(*parts, addresses[0] == addresses[1])

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import types
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 import z3
 
+from pytest_regional.emulation.backend import Emulation
 from pytest_regional.emulation.device import EmulationError, MemoryFaultError
+from pytest_regional.emulation.device_rewrite import OperatorsOnCpu
 from pytest_regional.emulation.launch import LaunchPlan, launch_inductor_kernel
 from pytest_regional.emulation.memory import Memory
 from pytest_regional.verify.errors import NotVerifiableError
+from pytest_regional.verify.kernels import KernelRun
 from pytest_regional.verify.outcomes import COVERAGE, RACES, Counterexample
 from pytest_regional.verify.properties import Question, Tensor
 from pytest_regional.verify.sizes import Size
-from pytest_regional.verify.symbols import evaluated, symbols_of
-from pytest_regional.verify.wrappers import SymbolicLaunch, View
+from pytest_regional.verify.symbols import Scope, evaluated, symbols_of
+from pytest_regional.verify.wrappers import REUSED, Graph, SymbolicLaunch, TensorInput, View, with_reuse_marked
 
 
 class Replay:
@@ -90,7 +94,7 @@ class Replay:
         ends = [
             int(evaluated(t.span(), self.sizes)) + (int(evaluated(t.start, self.sizes)) if shared else 0) for t in group
         ]
-        count = max(ends)
+        count = max(1, *ends)
         if tracked:
             return self.memory.allocate((count,), (1,), dtype)
         # Of what the system has set to zero already only what is touched takes memory.
@@ -135,3 +139,66 @@ def _mentioned(question: Question, launch: SymbolicLaunch) -> dict[str, Any]:
     for tensor in question.tensors.values():
         expressions += [tensor.start, *tensor.sizes, *tensor.strides]
     return symbols_of(expressions)
+
+
+def fault_of_graph(graph: Graph, emulation: Emulation, seconds: float) -> str | None:
+    """Run generated code on tensors, as it is and with memory of its own for every buffer.
+
+    Returns:
+        what the emulator says, or how the results differ; None if nothing is wrong.
+
+    Raises:
+        NotVerifiableError: z3 finds no sizes that the guards allow.
+    """
+    inputs = _drawn(graph, seconds)
+    try:
+        used_again = _called(graph.call, inputs, emulation, lambda value: value)
+        separate = _called(
+            graph.call, inputs, emulation, lambda value: value.clone() if isinstance(value, torch.Tensor) else value
+        )
+    except MemoryFaultError as fault:
+        return str(fault)
+    differ = [
+        number
+        for number, (one, other) in enumerate(zip(used_again, separate, strict=True))
+        if isinstance(one, torch.Tensor) and not torch.equal(one.nan_to_num(), other.nan_to_num())
+    ]
+    return f"outputs {differ} are others when each buffer has its own memory" if differ else None
+
+
+def _called(call: Any, inputs: Sequence[Any], emulation: Emulation, reused: Callable[[Any], Any]) -> Sequence[Any]:
+    plain = getattr(call, "__func__", call)
+    marked = with_reuse_marked(plain)
+    names = {**plain.__globals__, REUSED: reused}
+    made: Any = types.FunctionType(marked.__code__, names, plain.__name__, plain.__defaults__, plain.__closure__)
+    if plain is not call:
+        made = types.MethodType(made, call.__self__)
+    given = [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
+    with OperatorsOnCpu(emulation.memory, emulation.device_mock):
+        returned: Sequence[Any] = made(given)
+    return returned
+
+
+def _drawn(graph: Graph, seconds: float) -> list[Any]:
+    """Return inputs of sizes that the guards allow: numbers are drawn, integers are zero."""
+    question = Question(KernelRun(Scope(), [], [], ()), {}, graph.known, seconds)
+    expressions = [n for value in graph.inputs for n in _expressions(value)]
+    sizes = complete_sizes(question, {}, symbols_of(expressions))
+    generator = torch.Generator().manual_seed(0)
+    found: list[Any] = []
+    for value in graph.inputs:
+        if not isinstance(value, TensorInput):
+            found.append(int(evaluated(value, sizes)) if z3.is_expr(value) else value)
+            continue
+        shape, strides = (
+            [int(evaluated(n, sizes)) if z3.is_expr(n) else n for n in part] for part in (value.sizes, value.strides)
+        )
+        tensor = torch.empty_strided(shape, strides, dtype=value.dtype)
+        kind = value.dtype.is_floating_point or value.dtype.is_complex
+        found.append(tensor.copy_(torch.randn(shape, generator=generator)) if kind else tensor.zero_())
+    return found
+
+
+def _expressions(value: Any) -> list[Any]:
+    parts = (*value.sizes, *value.strides) if isinstance(value, TensorInput) else (value,)
+    return [part for part in parts if z3.is_expr(part)]

@@ -114,6 +114,7 @@ class Scope:
         ranges: for each function that stands for unknown values, by its name: the limits of its type, if it is an
             integer.
         facts: what holds for all programs, lanes and rounds.
+        made: how many variables this run has made.
     """
 
     bounds: dict[str, tuple[Expression, Expression, Expression | None]] = field(default_factory=dict)
@@ -122,11 +123,24 @@ class Scope:
     ranges: dict[str, tuple[int, int] | None] = field(default_factory=dict)
     facts: list[Expression] = field(default_factory=list)
 
+    made: int = 0
+
+    def begin(self) -> None:
+        """Begin another run of the same kernel: the same variables are made again, so that paths can be compared."""
+        self.made = 0
+
     def variable(self, name: str, low: Expression, high: Expression | None) -> Expression:
-        """Return a new integer from ``low`` to below ``high``."""
-        made = z3.Int(f"{name}#{next(_numbers)}")
-        self.bounds[made.decl().name()] = made, low, high
-        return made
+        """Return an integer from ``low`` to below ``high``, which this run has not made before."""
+        self.made += 1
+        full = f"{name}#{self.made}"
+        while full in self.bounds:
+            known, before, after = self.bounds[full]
+            if before.eq(low) and (high is None) == (after is None) and (high is None or high.eq(after)):
+                return known
+            full += "+"
+        variable = z3.Int(full)
+        self.bounds[full] = variable, low, high
+        return variable
 
     def index(self, base: Expression, lane: Expression) -> Expression:
         """Return ``width * base + lane``, where ``lane`` is a variable below ``width``, as one variable."""
@@ -178,21 +192,6 @@ class Scope:
             other = z3.Int(f"{variable.decl().name()}'")
             pairs.append((variable, other))
         return pairs
-
-
-@dataclass
-class Lowered:
-    """Expressions without marks.
-
-    Attributes:
-        expressions: what was lowered, in order.
-        known: what is known of the variables in place of the marks.
-        exact: integers that were taken for exact, with the limits that they must keep.
-    """
-
-    expressions: list[Expression]
-    known: list[Expression] = field(default_factory=list)
-    exact: list[tuple[Expression, int, int]] = field(default_factory=list)
 
 
 class Lowering:

@@ -15,15 +15,25 @@ import torch
 from pytest_regional._torch.triton import dtype_of_pointer, grid_of_inductor_kernel, jit_source
 from pytest_regional.emulation.backend import Emulation, GeneratedGraph
 from pytest_regional.emulation.launch import constants_of, named_arguments
-from pytest_regional.verify.builder import UPDATE, WRITE
+from pytest_regional.verify.buffers import BufferFlow, Effects
+from pytest_regional.verify.builder import READ, UPDATE, WRITE
 from pytest_regional.verify.errors import NotVerifiableError
-from pytest_regional.verify.kernels import KernelRun, Pointer, run_kernel
-from pytest_regional.verify.outcomes import COVERAGE, MEMORY, PROVED, RACES, REFUTED, UNKNOWN, Outcome
-from pytest_regional.verify.properties import Question, Tensor, covered, decided, memory_safe, race_free, reachable
-from pytest_regional.verify.replay import Replay
+from pytest_regional.verify.kernels import Pointer, run_kernel
+from pytest_regional.verify.outcomes import BUFFERS, COVERAGE, MEMORY, PROVED, RACES, REFUTED, UNKNOWN, Outcome
+from pytest_regional.verify.properties import (
+    Question,
+    Tensor,
+    covered,
+    decided,
+    filled,
+    memory_safe,
+    race_free,
+    reachable,
+)
+from pytest_regional.verify.replay import Replay, fault_of_graph
 from pytest_regional.verify.sizes import Size, expression_of, largest
 from pytest_regional.verify.symbols import Expression
-from pytest_regional.verify.wrappers import SymbolicLaunch, View, graph_inputs, run_wrapper
+from pytest_regional.verify.wrappers import Graph, SymbolicLaunch, View, graph_inputs, run_wrapper, source_of
 
 # Addresses of a GPU have 49 bits at most, so no tensor is larger; its offsets, in 64 bits, do not overflow.
 _LARGEST = 1 << 49
@@ -32,6 +42,9 @@ DEFAULT_SECONDS = 20.0
 
 GRAPH = "all kernels of a graph"
 """Stands in the place of a kernel's name where nothing is known of the code that launches them."""
+
+BUFFERS_OF_GRAPH = "buffers of a graph"
+"""Stands in the place of a kernel's name for what holds between kernels."""
 
 
 @dataclass(frozen=True)
@@ -61,26 +74,27 @@ class Verification:
         seconds: for each kernel.
     """
 
-    def __init__(self, seconds: float = DEFAULT_SECONDS) -> None:
+    def __init__(self, emulation: Emulation, seconds: float = DEFAULT_SECONDS) -> None:
         self.seconds = seconds
-        self._waiting: list[tuple[Any, list[Any], list[Expression]]] = []
+        self._emulation = emulation
+        self._waiting: list[Graph] = []
         self._found: list[Verified] = []
 
-    def collect(self, graph: GeneratedGraph) -> None:
+    def collect(self, generated: GeneratedGraph) -> None:
         """Remember a graph, with what guards say of its sizes now."""
         try:
-            inputs, known = graph_inputs(graph.inputs)
+            inputs, known = graph_inputs(generated.inputs)
         except NotVerifiableError as error:
             self._found.append(_nothing_of(GRAPH, str(error)))
         else:
-            self._waiting.append((graph.call, inputs, known))
+            self._waiting.append(Graph(generated.call, inputs, known, generated.donated))
 
     def verified(self) -> list[Verified]:
         """Verify what was collected and return all that is known by now."""
         while self._waiting:
-            call, inputs, known = self._waiting.pop(0)
+            graph = self._waiting.pop(0)
             try:
-                self._found += verify_graph(call, inputs, known, self.seconds)
+                self._found += verify_graph(graph, self._emulation, self.seconds)
             except NotVerifiableError as error:
                 self._found.append(_nothing_of(GRAPH, str(error)))
         return list(self._found)
@@ -93,7 +107,7 @@ class Verification:
 @contextlib.contextmanager
 def verifying(emulation: Emulation, seconds: float = DEFAULT_SECONDS) -> Iterator[Verification]:
     """Collect the graphs whose code is generated inside."""
-    made = Verification(seconds)
+    made = Verification(emulation, seconds)
     emulation.observers.append(made.collect)
     try:
         yield made
@@ -105,43 +119,71 @@ def _nothing_of(kernel: str, reason: str) -> Verified:
     return Verified(kernel, {}, tuple(Outcome(p, UNKNOWN, reason) for p in (MEMORY, RACES, COVERAGE)))
 
 
-def verify_graph(call: Any, inputs: Sequence[Any], known: Sequence[Expression], seconds: float) -> list[Verified]:
-    """Verify the kernels that generated code launches, for all sizes.
+def verify_graph(graph: Graph, emulation: Emulation, seconds: float = DEFAULT_SECONDS) -> list[Verified]:
+    """Verify the kernels that generated code launches, and its buffers, for all sizes.
 
     Args:
-        call: the generated function.
-        inputs: see :func:`~pytest_regional.verify.wrappers.run_wrapper`.
-        known: what guards say of the sizes.
+        graph: the code, and what is known of its inputs.
+        emulation: the GPU for which it was generated; refutations are replayed there.
         seconds: for each kernel.
 
     Raises:
         NotVerifiableError: the generated code does something that is not known; nothing is proved of its kernels.
     """
-    run = run_wrapper(call, inputs, named_arguments, lambda condition: decided(condition, known, seconds))
-    return [
-        _verified(launch, number, known, seconds)
+    decide = functools.partial(decided, known=graph.known, seconds=seconds)
+    run = run_wrapper(graph.call, graph.inputs, named_arguments, decide)
+    kernels = {launch.order: _run_all(launch, graph.known, seconds) for launch in run.launches}
+    flow = BufferFlow(run, {order: _effects(runs[0]) for order, runs in kernels.items()}, graph.donated)
+    found = [
+        _verified(launch, number, question, flow.required.get(launch.order, []))
         for launch in run.launches
-        for number in range(len(launch.tuner.configs))
+        for number, question in enumerate(kernels[launch.order])
     ]
+    return [*found, _verified_buffers(graph, flow, emulation, seconds)] if run.steps else found
+
+
+def _run_all(launch: SymbolicLaunch, known: Sequence[Expression], seconds: float) -> list[Question | str]:
+    """Run a kernel on symbols with each configuration; return the questions about it, or why there are none."""
+    found: list[Question | str] = []
+    for config in launch.tuner.configs:
+        try:
+            found.append(question_of(launch, config, known, seconds))
+        except NotVerifiableError as error:
+            found.append(str(error))
+    return found
+
+
+def _effects(question: Question | str) -> Effects:
+    if isinstance(question, str):
+        return Effects()
+    names = {
+        kind: frozenset(a.argument for a in question.run.accesses if a.kind == kind) for kind in (READ, WRITE, UPDATE)
+    }
+    return Effects(names[READ], names[WRITE], names[UPDATE])
 
 
 _KNOWN: dict[str, Verified] = {}
 
 
-def _verified(launch: SymbolicLaunch, number: int, known: Sequence[Expression], seconds: float) -> Verified:
+def _verified(launch: SymbolicLaunch, number: int, question: Question | str, required: Sequence[str]) -> Verified:
     """Return what is found out about one launch with one configuration; an equal one is verified once."""
-    digest = _digest(launch, number, known, seconds)
+    config = launch.tuner.configs[number]
+    name, sizes = str(launch.tuner.fn.__name__), dict(config.kwargs)
+    if isinstance(question, str):
+        return replace(_nothing_of(name, question), config=sizes)
+    digest = _digest(launch, sizes, question, required)
     found = _KNOWN.get(digest)
     if found is None:
         started = time.perf_counter()
-        found = _verify(launch, number, known, seconds)
-        found = _KNOWN[digest] = replace(found, seconds=time.perf_counter() - started, digest=digest)
+        outcomes = tuple(_outcomes(launch, number, question, required))
+        found = Verified(name, sizes, outcomes, time.perf_counter() - started, digest)
+        _KNOWN[digest] = found
     return found
 
 
-def _digest(launch: SymbolicLaunch, number: int, known: Sequence[Expression], seconds: float) -> str:
+def _digest(launch: SymbolicLaunch, sizes: Mapping[str, Any], question: Question, required: Sequence[str]) -> str:
     tuner = launch.tuner
-    parts = [jit_source(tuner.fn), tuner.triton_meta["signature"], tuner.configs[number].kwargs, seconds]
+    parts = [jit_source(tuner.fn), tuner.triton_meta["signature"], sizes, question.seconds, required]
     storages: dict[int, int] = {}
     for name, value in launch.arguments.items():
         numbers: tuple[Any, ...] = (value,)
@@ -149,27 +191,66 @@ def _digest(launch: SymbolicLaunch, number: int, known: Sequence[Expression], se
             place = storages.setdefault(id(value.storage), len(storages))
             numbers = (place, value.storage.given, value.start, *value.sizes, *value.strides)
         parts += [name, *(n.expression.sexpr() if isinstance(n, Size) else n for n in numbers)]
-    parts += sorted(fact.sexpr() for fact in known)
+    parts += sorted(fact.sexpr() for fact in question.sizes)
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
 
 
-def _verify(launch: SymbolicLaunch, number: int, known: Sequence[Expression], seconds: float) -> Verified:
-    config = launch.tuner.configs[number]
-    name, sizes = str(launch.tuner.fn.__name__), dict(config.kwargs)
+def _outcomes(launch: SymbolicLaunch, number: int, question: Question, required: Sequence[str]) -> Iterator[Outcome]:
+    question.start()
     try:
-        question, outputs = question_of(launch, config, known, seconds)
-        problem = "" if reachable(question) else "what is known of the kernel contradicts itself"
+        contradicts = not reachable(question)
     except NotVerifiableError as error:
-        problem = str(error)
-    if problem:
-        return replace(_nothing_of(name, problem), config=sizes)
+        yield from (Outcome(p, UNKNOWN, str(error)) for p in (MEMORY, RACES, COVERAGE))
+        return
+    if contradicts:
+        reason = "what is known of the kernel contradicts itself"
+        yield from (Outcome(p, UNKNOWN, reason) for p in (MEMORY, RACES, COVERAGE))
+        return
     replayed = functools.partial(_replayed, launch, question, number)
-    memory, races = replayed(memory_safe(question)), replayed(race_free(question))
-    if memory.verdict == races.verdict == PROVED:
-        covers = [replayed(covered(question, argument), argument) for argument in outputs]
-    else:
-        covers = [Outcome(COVERAGE, UNKNOWN, "it is proved by counting accesses that are safe") for _ in outputs]
-    return Verified(name, sizes, (memory, races, *covers))
+    safe = [replayed(memory_safe(question)), replayed(race_free(question))]
+    yield from safe
+    for argument in required:
+        if all(outcome.verdict == PROVED for outcome in safe):
+            yield replayed(covered(question, argument), argument)
+        else:
+            yield Outcome(COVERAGE, UNKNOWN, "it is proved by counting accesses, and their safety is not proved")
+
+
+def _verified_buffers(graph: Graph, flow: BufferFlow, emulation: Emulation, seconds: float) -> Verified:
+    started = time.perf_counter()
+    outcome = flow.outcome()
+    if outcome.verdict == REFUTED:
+        outcome = _replayed_buffers(graph, outcome, emulation, seconds)
+    elif outcome.verdict == PROVED:
+        for view, parts in flow.partial:
+            outcome = _filled(graph, view, parts, seconds)
+            if outcome.verdict != PROVED:
+                break
+    spent = time.perf_counter() - started
+    return Verified(BUFFERS_OF_GRAPH, {}, (replace(outcome, seconds=spent),), spent, _digest_of_graph(graph))
+
+
+def _filled(graph: Graph, view: View, parts: Sequence[View], seconds: float) -> Outcome:
+    whole, name = view.storage.whole, view.contents.name
+    if whole is None or whole.dtype is None or any(part.dtype != whole.dtype for part in parts):
+        return Outcome(BUFFERS, UNKNOWN, f"{name} is filled by tensors of several types")
+    dtype = whole.dtype
+    return filled(graph.known, whole.tensor(dtype), [part.tensor(dtype) for part in parts], seconds)
+
+
+def _digest_of_graph(graph: Graph) -> str:
+    parts = [source_of(graph.call), *map(str, graph.inputs), *sorted(fact.sexpr() for fact in graph.known)]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _replayed_buffers(graph: Graph, outcome: Outcome, emulation: Emulation, seconds: float) -> Outcome:
+    try:
+        fault = fault_of_graph(graph, emulation, seconds)
+    except (NotVerifiableError, KeyError) as error:
+        return replace(outcome, verdict=UNKNOWN, reason=f"{outcome.reason}; no replay: {error}")
+    if fault is None:
+        return replace(outcome, verdict=UNKNOWN, reason=f"{outcome.reason}; a replay finds no fault")
+    return replace(outcome, reason=f"{outcome.reason}: {fault}")
 
 
 def _replayed(launch: SymbolicLaunch, question: Question, number: int, outcome: Outcome, argument: str = "") -> Outcome:
@@ -185,10 +266,12 @@ def _replayed(launch: SymbolicLaunch, question: Question, number: int, outcome: 
     return replace(outcome, reason=f"{outcome.reason}: {fault}")
 
 
-def question_of(
-    launch: SymbolicLaunch, config: Any, known: Sequence[Expression], seconds: float
-) -> tuple[Question, list[str]]:
-    """Run a kernel on symbols; return the questions about it, and which arguments it has to fill."""
+def question_of(launch: SymbolicLaunch, config: Any, known: Sequence[Expression], seconds: float) -> Question:
+    """Run a kernel on symbols; return the questions about it.
+
+    Raises:
+        NotVerifiableError: the kernel, or an argument, is outside of what is known.
+    """
     tuner = launch.tuner
     signature = tuner.triton_meta["signature"]
     tensors: dict[str, Tensor] = {}
@@ -210,15 +293,6 @@ def question_of(
     sizes = grid_of_inductor_kernel(tuner.inductor_meta, config, numbers)
     grid = [expression_of(size) for size in sizes]
     run = run_kernel(tuner.fn, arguments, signature, grid)
+    run.equal_indices_allowed = not tuner.inductor_meta.get("atomic_add_found")
     fits = [tensor.span() * tensor.width <= _LARGEST for tensor in tensors.values()]
-    return Question(run, tensors, [*known, *fits], seconds), _filled(launch, run)
-
-
-def _filled(launch: SymbolicLaunch, run: KernelRun) -> list[str]:
-    """Return the arguments that a kernel writes first of all that use their buffers."""
-    written = {access.argument: access.kind for access in run.accesses if access.kind in (WRITE, UPDATE)}
-    return [
-        name
-        for name, kind in written.items()
-        if kind == WRITE and isinstance(view := launch.arguments.get(name), View) and not view.storage.given
-    ]
+    return Question(run, tensors, [*known, *fits], seconds)

@@ -5,8 +5,11 @@ It is the generated ``call`` itself, with other functions under the names that i
 
 from __future__ import annotations
 
+import ast
+import inspect
+import textwrap
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +23,11 @@ from pytest_regional.verify.properties import Tensor
 from pytest_regional.verify.sizes import Decide, Size, expression_of, from_sympy, known_from, largest, smallest
 from pytest_regional.verify.symbols import Expression
 
+REUSED = "__reused"
+"""The name under which generated code that was changed calls what gives memory to another buffer."""
+
+_INPUT = "input "
+
 
 @dataclass(frozen=True)
 class TensorInput:
@@ -28,6 +36,35 @@ class TensorInput:
     sizes: tuple[Any, ...]
     strides: tuple[Any, ...]
     dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Generated code, and what is known of its inputs.
+
+    Attributes:
+        call: the function, or the method of a ``Runner``, that the module defines.
+        inputs: for each a :class:`TensorInput`, an integer, or an expression of z3.
+        known: what guards say of the sizes.
+        donated: positions of inputs whose memory may be used for other buffers.
+    """
+
+    call: Any
+    inputs: Sequence[Any]
+    known: Sequence[Expression]
+    donated: Sequence[int] = ()
+
+
+def source_of(call: Any) -> str:
+    """Return the text of generated code.
+
+    Raises:
+        NotVerifiableError: it is not there.
+    """
+    try:
+        return textwrap.dedent(inspect.getsource(getattr(call, "__func__", call)))
+    except (OSError, TypeError) as error:
+        raise NotVerifiableError(f"the text of the code that launches kernels is not there: {error}") from error
 
 
 def graph_inputs(values: Sequence[Any]) -> tuple[list[Any], list[Expression]]:
@@ -56,28 +93,50 @@ def _number(value: Any) -> Any:
     return from_sympy(size_expression(value)) if isinstance(value, torch.SymInt) else value
 
 
-@dataclass
+@dataclass(eq=False)
 class Storage:
     """One piece of memory.
 
     Attributes:
         name: what it is called in messages.
         given: whether it is an input or a constant of the graph.
-        written: whether every element is written.
+        whole: the tensor that fills it; None where an operator returned it.
     """
 
     name: str
     given: bool = False
-    written: bool = False
+    whole: View | None = field(default=None, repr=False)
+
+
+@dataclass(eq=False)
+class Contents:
+    """What one buffer of the graph puts into memory; another one may be given the same memory later.
+
+    Attributes:
+        name: what it is called in messages.
+        before: what the memory held when it was given to this buffer.
+        complete: whether all of it is written from the start: an input, a constant, the result of an operator.
+    """
+
+    name: str
+    before: Contents | None = None
+    complete: bool = False
 
 
 class View:
     """Stands for a tensor in the code that launches kernels."""
 
     def __init__(
-        self, storage: Storage, sizes: Sequence[Any], strides: Sequence[Any], start: Any, dtype: torch.dtype | None
+        self,
+        storage: Storage,
+        contents: Contents,
+        sizes: Sequence[Any],
+        strides: Sequence[Any],
+        start: Any,
+        dtype: torch.dtype | None,
     ) -> None:
         self.storage = storage
+        self.contents = contents
         self.sizes = tuple(sizes)
         self.strides = tuple(strides)
         self.start = start
@@ -95,11 +154,17 @@ class View:
             tuple(map(expression_of, self.sizes)),
             tuple(map(expression_of, self.strides)),
             self.dtype or dtype,
+            self.storage.given,
         )
+
+    def place(self) -> tuple[str, ...]:
+        """Return what tells it from other tensors in the same memory."""
+        numbers = (self.start, *self.sizes, *self.strides)
+        return tuple(str(expression_of(number)) for number in numbers)
 
     def zero_(self) -> View:
         """Write all of it."""
-        self.storage.written = True
+        self.contents.complete = True
         return self
 
     def __getitem__(self, key: Any) -> Any:
@@ -112,13 +177,13 @@ class View:
 class _Result(View):
     """What an operator returned: a tensor, or several; the code asserts their sizes before it uses them."""
 
-    def __init__(self, storage: Storage, start: Any = 0) -> None:
-        super().__init__(storage, (), (), start, None)
+    def __init__(self, name: str, storage: Storage | None = None, start: Any = 0) -> None:
+        super().__init__(storage or Storage(name), Contents(name, complete=True), (), (), start, None)
         self.known = False
         self.parts: dict[Any, _Result] = {}
 
     def __getitem__(self, key: Any) -> Any:
-        return self.parts.setdefault(key, _Result(Storage(f"{self.storage.name}[{key}]", written=True)))
+        return self.parts.setdefault(key, _Result(f"{self.storage.name}[{key}]"))
 
     def tensor(self, dtype: torch.dtype) -> Tensor:
         """Return it as an argument of a kernel.
@@ -146,17 +211,41 @@ class SymbolicLaunch:
     order: int
 
 
+@dataclass(frozen=True)
+class OperatorCall:
+    """One call of an operator: it reads what it is given, and writes all of ``out``.
+
+    Attributes:
+        name: of the operator.
+        reads: tensors it was given.
+        writes: tensors that it fills.
+        order: how many launches and operators came before.
+    """
+
+    name: str
+    reads: tuple[View, ...]
+    writes: tuple[View, ...]
+    order: int
+
+
 @dataclass
 class WrapperRun:
     """What the generated code does.
 
     Attributes:
-        launches: kernels, in order.
-        outputs: what it returns.
+        steps: launches of kernels and calls of operators, in order.
+        outputs: the tensors that it returns.
+        reused_inputs: positions of inputs whose memory other buffers are given.
     """
 
-    launches: list[SymbolicLaunch] = field(default_factory=list)
-    outputs: list[Any] = field(default_factory=list)
+    steps: list[SymbolicLaunch | OperatorCall] = field(default_factory=list)
+    outputs: list[View] = field(default_factory=list)
+    reused_inputs: list[int] = field(default_factory=list)
+
+    @property
+    def launches(self) -> list[SymbolicLaunch]:
+        """Kernels, in order."""
+        return [step for step in self.steps if isinstance(step, SymbolicLaunch)]
 
 
 def run_wrapper(
@@ -174,7 +263,7 @@ def run_wrapper(
         NotVerifiableError: it does something that is not known here.
     """
     run = _Run(name_arguments, decide)
-    given = [run.given(f"input {number}", value) for number, value in enumerate(inputs)]
+    given = [run.given(f"{_INPUT}{number}", value) for number, value in enumerate(inputs)]
     try:
         returned = run.function(call)(given)
     except NotVerifiableError:
@@ -198,7 +287,7 @@ class _Run:
     def given(self, name: str, value: Any) -> Any:
         if isinstance(value, TensorInput):
             sizes, strides = (tuple(map(self.size, numbers)) for numbers in (value.sizes, value.strides))
-            return View(Storage(name, given=True, written=True), sizes, strides, 0, value.dtype)
+            return self.view(name, sizes, strides, value.dtype, given=True)
         return self.size(value)
 
     def size(self, value: Any) -> Any:
@@ -210,7 +299,11 @@ class _Run:
         if not isinstance(plain, types.FunctionType):
             raise NotVerifiableError(f"code that launches kernels as {type(call).__name__}")
         replaced = types.FunctionType(
-            plain.__code__, _Names(self, plain.__globals__), plain.__name__, plain.__defaults__, plain.__closure__
+            with_reuse_marked(plain).__code__,
+            _Names(self, plain.__globals__),
+            plain.__name__,
+            plain.__defaults__,
+            plain.__closure__,
         )
         if plain is call:
             return replaced
@@ -224,11 +317,27 @@ class _Run:
         self.count += 1
         return f"{prefix} {self.count}"
 
+    def view(
+        self, name: str, size: Sequence[Any], stride: Sequence[Any], dtype: torch.dtype, given: bool = False
+    ) -> View:
+        storage = Storage(name, given)
+        storage.whole = View(storage, Contents(name, complete=given), size, stride, 0, dtype)
+        return storage.whole
+
     def empty_strided(self, size: Sequence[Any], stride: Sequence[Any], dtype: torch.dtype, *_: Any, **__: Any) -> View:
-        return View(Storage(self.name("buffer")), size, stride, 0, dtype)
+        return self.view(self.name("buffer"), size, stride, dtype)
 
     def reinterpret_tensor(self, view: View, size: Sequence[Any], stride: Sequence[Any], offset: Any = 0) -> View:
-        return View(view.storage, size, stride, view.start + offset, view.dtype)
+        return View(view.storage, view.contents, size, stride, view.start + offset, view.dtype)
+
+    def reused(self, view: Any) -> Any:
+        """Return a buffer that is given the memory of another one."""
+        if not isinstance(view, View):
+            return view
+        if view.storage.given and view.storage.name.startswith(_INPUT):
+            self.result.reused_inputs.append(int(view.storage.name.removeprefix(_INPUT)))
+        contents = Contents(self.name("buffer"), before=view.contents)
+        return View(view.storage, contents, view.sizes, view.strides, view.start, view.dtype)
 
     def assert_size_stride(self, view: Any, size: Sequence[Any], stride: Sequence[Any], *_: Any) -> None:
         if isinstance(view, _Result):
@@ -236,28 +345,29 @@ class _Run:
 
     def operator(self, name: str, *arguments: Any, **named: Any) -> Any:
         self.count += 1
-        for view in (named.get("out"), *arguments):
-            if isinstance(view, View):
-                view.storage.written = True
-        out = named.get("out")
+        out = named.pop("out", None)
+        reads = tuple(_views((*arguments, *named.values())))
+        writes = (out,) if isinstance(out, View) else ()
+        self.result.steps.append(OperatorCall(name, reads, writes, self.count))
         if isinstance(out, View):
             return out
-        whole = next((value for value in arguments if isinstance(value, View)), None)
-        if whole is not None and returns_a_view(name):
+        if reads and returns_a_view(name):
             start = z3.Int(self.name("start of a view"))
-            return _Result(whole.storage, Size(start, self.decide))
-        return _Result(Storage(self.name(name), written=True))
+            return _Result(self.name(name), reads[0].storage, Size(start, self.decide))
+        return _Result(self.name(name))
 
     def launch(self, tuner: Any, *arguments: Any, stream: Any = None, **named: Any) -> None:
         self.count += 1
         values = {**self.name_arguments(tuner, arguments), **named}
-        self.result.launches.append(SymbolicLaunch(tuner, values, self.count))
+        self.result.steps.append(SymbolicLaunch(tuner, values, self.count))
 
     def constant(self, tensor: torch.Tensor) -> View:
         found = self.constants.get(id(tensor))
         if found is None:
-            storage = Storage(self.name("constant"), given=True, written=True)
-            found = self.constants[id(tensor)] = View(storage, tensor.shape, tensor.stride(), 0, tensor.dtype)
+            name = self.name("constant")
+            found = self.constants[id(tensor)] = self.view(
+                name, tensor.shape, tensor.stride(), tensor.dtype, given=True
+            )
         return found
 
 
@@ -287,11 +397,43 @@ class _Names(dict):  # type: ignore[type-arg]
                 self[name] = run.constant(value)
             elif hasattr(value, "triton_meta"):
                 self[name] = types.SimpleNamespace(run=_launcher(run, value))
-        self["max"], self["min"] = largest, smallest
+        self["max"], self["min"], self[REUSED] = largest, smallest, run.reused
 
 
 def _launcher(run: _Run, tuner: Any) -> Callable[..., None]:
     return lambda *arguments, **named: run.launch(tuner, *arguments, **named)
+
+
+def _views(values: Iterable[Any]) -> Iterator[View]:
+    for value in values:
+        if isinstance(value, View):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _views(value)
+
+
+def with_reuse_marked(call: types.FunctionType) -> types.FunctionType:
+    """Return a generated function that calls a function where it gives a buffer's memory to another one.
+
+    These are assignments of one name to another, and those that Inductor marks with the comment ``reuse``. The function
+    is called as the global :data:`REUSED`, with the tensor.
+
+    Raises:
+        NotVerifiableError: the text of the generated code is not there.
+    """
+    text = source_of(call)
+    lines, tree = text.splitlines(), ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and (isinstance(node.value, ast.Name) or _is_marked(lines[node.lineno - 1])):
+            node.value = ast.Call(func=ast.Name(id=REUSED, ctx=ast.Load()), args=[node.value], keywords=[])
+    names: dict[str, Any] = {}
+    exec(compile(ast.fix_missing_locations(tree), call.__code__.co_filename, "exec"), call.__globals__, names)
+    found: types.FunctionType = names[call.__name__]
+    return found
+
+
+def _is_marked(line: str) -> bool:
+    return line.rstrip().endswith("# reuse")
 
 
 class _Operators:
