@@ -150,14 +150,15 @@ def fault_of_graph(graph: Graph, emulation: Emulation, seconds: float) -> str | 
     Raises:
         NotVerifiableError: z3 finds no sizes that the guards allow.
     """
-    inputs = _drawn(graph, seconds)
+    sizes = _sizes_of(graph, seconds)
     try:
-        used_again = _called(graph.call, inputs, emulation, lambda value: value)
-        separate = _called(
-            graph.call, inputs, emulation, lambda value: value.clone() if isinstance(value, torch.Tensor) else value
-        )
+        used_again = _called(graph.call, _drawn(graph, sizes), emulation, lambda value: value)
+        separate = _called(graph.call, _drawn(graph, sizes), emulation, _copied)
     except MemoryFaultError as fault:
         return str(fault)
+    except Exception as error:
+        # An operator may refuse inputs that are drawn: a factorization, an index beyond the end.
+        raise NotVerifiableError(f"generated code fails on drawn inputs: {type(error).__name__}: {error}") from error
     differ = [
         number
         for number, (one, other) in enumerate(zip(used_again, separate, strict=True))
@@ -166,24 +167,31 @@ def fault_of_graph(graph: Graph, emulation: Emulation, seconds: float) -> str | 
     return f"outputs {differ} are others when each buffer has its own memory" if differ else None
 
 
-def _called(call: Any, inputs: Sequence[Any], emulation: Emulation, reused: Callable[[Any], Any]) -> Sequence[Any]:
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _called(call: Any, inputs: list[Any], emulation: Emulation, reused: Callable[[Any], Any]) -> Sequence[Any]:
     plain = getattr(call, "__func__", call)
     marked = with_reuse_marked(plain)
     names = {**plain.__globals__, REUSED: reused}
     made: Any = types.FunctionType(marked.__code__, names, plain.__name__, plain.__defaults__, plain.__closure__)
     if plain is not call:
         made = types.MethodType(made, call.__self__)
-    given = [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
     with OperatorsOnCpu(emulation.memory, emulation.device_mock):
-        returned: Sequence[Any] = made(given)
+        returned: Sequence[Any] = made(inputs)
     return returned
 
 
-def _drawn(graph: Graph, seconds: float) -> list[Any]:
-    """Return inputs of sizes that the guards allow: numbers are drawn, integers are zero."""
+def _sizes_of(graph: Graph, seconds: float) -> dict[str, int]:
+    """Return sizes that the guards allow."""
     question = Question(KernelRun(Scope(), [], [], ()), {}, graph.known, seconds)
     expressions = [n for value in graph.inputs for n in _expressions(value)]
-    sizes = complete_sizes(question, {}, symbols_of(expressions))
+    return complete_sizes(question, {}, symbols_of(expressions))
+
+
+def _drawn(graph: Graph, sizes: Mapping[str, int]) -> list[Any]:
+    """Return inputs: floats are drawn, the same each time, integers are zero."""
     generator = torch.Generator().manual_seed(0)
     found: list[Any] = []
     for value in graph.inputs:

@@ -99,6 +99,18 @@ class Verification:
                 self._found.append(_nothing_of(GRAPH, str(error)))
         return list(self._found)
 
+    def forget(self) -> None:
+        """Forget graphs that were collected and not verified."""
+        self._waiting.clear()
+
+    def taken(self) -> list[Verified]:
+        """Verify what was collected, return what was found out about it, and keep nothing of it."""
+        kept, self._found = self._found, []
+        try:
+            return self.verified()
+        finally:
+            self._found = kept
+
     def known(self) -> list[Verified]:
         """Return what was found out so far, without verifying more."""
         return list(self._found)

@@ -3,8 +3,9 @@
 Modules, with their oracles: ``parity`` (compiles, parity, configs, inference, refused), ``region_boundary``, ``plan``,
 ``order`` (region_order, order), ``caching`` (counters, warm, annotations_in_key, uuid_in_key), ``aliasing``
 (alias_probe, input_forms), ``further_calls``, ``rewrites``, ``integer_twin``, ``random_numbers`` (own_random),
-``reruns`` (results_kept, retained_backward, determinism, threads). ``example_run`` holds what is computed once for all
-of them, ``watching`` records what the backend does, ``exact_arithmetic`` watches whether eager rounds.
+``reruns`` (results_kept, retained_backward, determinism, threads), ``proofs`` (verified). ``example_run`` holds what is
+computed once for all of them, ``watching`` records what the backend does, ``exact_arithmetic`` watches whether eager
+rounds.
 ``docs/fuzzing-oracles.md`` states the oracles.
 """
 
@@ -28,6 +29,7 @@ from pytest_regional.fuzz.oracles import (
     order,
     parity,
     plan,
+    proofs,
     random_numbers,
     region_boundary,
     reruns,
@@ -49,6 +51,7 @@ _MODULES = (
     order,
     parity,
     plan,
+    proofs,
     random_numbers,
     region_boundary,
     reruns,
@@ -60,6 +63,7 @@ _ORDER = (
     "compiles",
     "parity",
     "region_boundary",
+    "verified",
     "configs",
     "plan",
     "counters",
@@ -157,6 +161,8 @@ class _Checking:
 
     def run(self) -> CheckResult:
         started = time.perf_counter()
+        if self.regional.verification is not None:
+            self.regional.verification.forget()
         with in_mode(self.regional, self.mode), settings_applied(self.example.program.settings):
             if any(oracle.every for oracle in self.oracles):
                 self._compile()
