@@ -13,10 +13,10 @@ from typing import Any
 import triton.language as tl
 import z3
 
-from pytest_regional.emulation.interpreter.builder import builder
+from pytest_regional.emulation.interpreter.builder import builder, semantic
 from pytest_regional.emulation.interpreter.functions import Meaning
 from pytest_regional.verify.errors import NotVerifiableError
-from pytest_regional.verify.symbols import Expression, constant, symbols_of, without_wrap
+from pytest_regional.verify.symbols import Expression, constant, without_wrap, wrapped
 from pytest_regional.verify.values import Symbol, scalar_tensor
 
 _LOOP = "__loop"
@@ -105,7 +105,7 @@ class Loop:
         self.before: Sequence[Any] = ()
         self.entered: Sequence[Any] = ()
         self.left: Sequence[Any] = ()
-        self.added: list[Expression | None] = []
+        self.added: list[Any] = []
         self.trial = False
         self.written_out = False
 
@@ -139,8 +139,8 @@ class Loop:
         if self.written_out:
             return values
         if self.trial:
-            self.before = values
-            self.entered = [self._any(value) for value in values]
+            self.before = [_tensors(value) for value in values]
+            self.entered = [self._any(value) for value in self.before]
             return self.entered
         return [self._at(*pair, self.counter) for pair in zip(self.before, self.added, strict=True)]
 
@@ -161,6 +161,8 @@ class Loop:
         return [self._at(*pair, rounds) for pair in zip(self.before, self.added, strict=True)]
 
     def _any(self, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(self._any, value))
         if not isinstance(value, tl.core.tensor):
             return value
         handle: Symbol = value.handle
@@ -172,27 +174,54 @@ class Loop:
             )
         return tl.core.tensor(self.builder.unknown("carried", handle.dtype.scalar, handle.shape), value.type)
 
-    def _addition(self, entered: Any, left: Any) -> Expression | None:
-        """Return what a round adds to a variable, if each adds the same."""
+    def _addition(self, entered: Any, left: Any) -> Any:
+        """Return what a round adds to a variable, or None where that differs; of a tuple, for each of its parts.
+
+        Raises:
+            NotVerifiableError: it becomes something of another type, which Triton's compiler refuses.
+        """
+        left = _tensors(left)
+        if isinstance(entered, tuple) and isinstance(left, tuple) and len(entered) == len(left):
+            return tuple(self._addition(*pair) for pair in zip(entered, left, strict=True))
         if not isinstance(entered, tl.core.tensor) or not isinstance(left, tl.core.tensor):
+            if entered is not left:
+                raise NotVerifiableError("a loop that changes what is no number, block or pointer")
             return None
         old, new = entered.handle, left.handle
-        if not z3.is_int(old.expression) or new.argument != old.argument:
+        if (old.dtype.scalar.name, old.shape) != (new.dtype.scalar.name, new.shape):
+            raise NotVerifiableError("a loop that changes the type of a variable")
+        if new.argument != old.argument:
+            raise NotVerifiableError("a loop that changes which argument a pointer points into")
+        if not z3.is_int(old.expression):
             return None
         difference = _unwrapped_sum(new.expression, old.expression)
-        if difference is None:
+        if difference is None or any(_mentions(difference, mark) for mark in ("#", "loaded ")):
             return None
-        own = {self.counter.decl().name()}
-        return None if own & symbols_of([difference]).keys() or _mentions(difference, "#") else difference
+        return difference
 
-    def _at(self, before: Any, added: Expression | None, counter: Expression) -> Any:
+    def _at(self, before: Any, added: Any, counter: Expression) -> Any:
+        if isinstance(before, tuple):
+            return tuple(self._at(*pair, counter) for pair in zip(before, added, strict=True))
         if not isinstance(before, tl.core.tensor):
             return before
         if added is None:
             return self._any(before)
         handle: Symbol = before.handle
         moved = handle.expression + added * counter
+        scalar = handle.dtype.scalar
+        if not scalar.is_ptr() and constant(added) != 0:
+            # What does not fit wraps in some round; that is the same as if the sum does.
+            moved = wrapped(moved, scalar.int_bitwidth, scalar.is_int_signed())
         return tl.core.tensor(handle.like(moved), before.type)
+
+
+def _tensors(value: Any) -> Any:
+    """Return what a loop carries, with tensors in place of numbers."""
+    if isinstance(value, (tuple, tl.core.tuple)):
+        return tuple(map(_tensors, value))
+    if isinstance(value, (bool, int, float, tl.constexpr)):
+        return semantic().to_tensor(value, False)
+    return value
 
 
 def _unwrapped_sum(new: Expression, old: Expression) -> Expression | None:
