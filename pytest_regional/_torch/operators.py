@@ -128,22 +128,22 @@ def written_arguments(target: Any, args: Sequence[Any], named: Mapping[str, Any]
     ]
 
 
-def returns_a_view(name: str) -> bool:
-    """Say whether the operator that generated code calls ``name`` may return a view of what it is given.
+def operator_called(name: str) -> Any:
+    """Return the operator that generated code calls ``name``, None if it is none, such as ``extern_kernels.mm``.
 
-    Results whose ``alias_info`` is set in the operator's schema, ``torch.ops.aten.view_as_real.default._schema``
-    (2.11 to 2.15). ``name`` is ``torch.ops.aten...``, ``aten...``, or that of no operator, such as
-    ``extern_kernels.mm``.
+    ``name`` is ``torch.ops.aten...`` or ``aten...``, with the overload at its end.
     """
     import torch
 
     found: Any = torch.ops
     for part in name.removeprefix("torch.ops.").split("."):
         found = getattr(found, part, None)
-        if found is None:
-            return False
-    schema = getattr(found, "_schema", None)
-    return schema is not None and any(result.alias_info is not None for result in schema.returns)
+    return found if is_op_overload(found) else None
+
+
+def returns_a_view(target: Any) -> bool:
+    """Say whether an operator may return a view of what it is given: ``alias_info`` in its schema (2.11 to 2.15)."""
+    return is_op_overload(target) and any(result.alias_info is not None for result in schema_of(target).returns)
 
 
 def copy_to_strides() -> Any:

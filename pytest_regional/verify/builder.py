@@ -477,9 +477,13 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
     def _pointer_cast(self, src: Symbol, target: Any) -> Symbol:
         if not (target.is_ptr() and src.dtype.scalar.is_ptr()):
             raise NotVerifiableError("an address that is turned into a number, or the reverse")
-        if _width(target.element_ty) != _width(src.get_element_ty()):
-            raise NotVerifiableError("a pointer to elements of another size")
-        return src.like(src.expression, target)
+        old, new = _width(src.get_element_ty()), _width(target.element_ty)
+        if old == new:
+            return src.like(src.expression, target)
+        bytes_before = constant(z3.simplify(src.expression * old))
+        if bytes_before is None or bytes_before % new:
+            raise NotVerifiableError("a pointer to elements of another size, at an address that is not constant")
+        return src.like(z3.IntVal(bytes_before // new), target)
 
     def create_fp_to_fp(self, src: Symbol, dst_type: Any, *_: Any) -> Symbol:
         """Convert between floats."""

@@ -127,9 +127,12 @@ class Loop:
         self.trial = True
         with self.builder.unrecorded():
             yield scalar_tensor(Symbol(number, self.type))
+        branches = len(self.builder.path) > depth
         del self.builder.path[depth:]
         self.trial = False
-        self.added = [self._addition(*pair) for pair in zip(self.entered, self.left, strict=True)]
+        # Rounds may take different sides of a branch, and add something else.
+        pairs = zip(self.entered, self.left, strict=True)
+        self.added = [None if branches else self._addition(*pair) for pair in pairs]
         yield scalar_tensor(Symbol(number, self.type))
         del self.builder.path[depth - 1 :]
         self.builder.rounds.pop()

@@ -8,6 +8,7 @@ variable in the place of each and says what is known of it.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -114,7 +115,7 @@ class Scope:
         ranges: for each function that stands for unknown values, by its name: the limits of its type, if it is an
             integer.
         facts: what holds for all programs, lanes and rounds.
-        made: how many variables this run has made.
+        made: how many variables this run has made, by what they are.
     """
 
     bounds: dict[str, tuple[Expression, Expression, Expression | None]] = field(default_factory=dict)
@@ -123,16 +124,16 @@ class Scope:
     ranges: dict[str, tuple[int, int] | None] = field(default_factory=dict)
     facts: list[Expression] = field(default_factory=list)
 
-    made: int = 0
+    made: Counter[str] = field(default_factory=Counter)
 
     def begin(self) -> None:
         """Begin another run of the same kernel: the same variables are made again, so that paths can be compared."""
-        self.made = 0
+        self.made.clear()
 
     def variable(self, name: str, low: Expression, high: Expression | None) -> Expression:
         """Return an integer from ``low`` to below ``high``, which this run has not made before."""
-        self.made += 1
-        full = f"{name}#{self.made}"
+        self.made[name] += 1
+        full = f"{name}#{self.made[name]}"
         while full in self.bounds:
             known, before, after = self.bounds[full]
             if before.eq(low) and (high is None) == (after is None) and (high is None or high.eq(after)):

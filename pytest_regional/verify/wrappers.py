@@ -6,6 +6,7 @@ It is the generated ``call`` itself, with other functions under the names that i
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 import textwrap
 import types
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 import z3
 
-from pytest_regional._torch.operators import returns_a_view
+from pytest_regional._torch.operators import operator_called, returns_a_view, written_arguments
 from pytest_regional._torch.tracing import known_of_sizes, size_expression
 from pytest_regional.verify.errors import NotVerifiableError
 from pytest_regional.verify.properties import Tensor
@@ -162,16 +163,27 @@ class View:
         numbers = (self.start, *self.sizes, *self.strides)
         return tuple(str(expression_of(number)) for number in numbers)
 
-    def zero_(self) -> View:
-        """Write all of it."""
-        self.contents.complete = True
-        return self
-
     def __getitem__(self, key: Any) -> Any:
         raise NotVerifiableError("a tensor indexed by the code that launches kernels")
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
         raise NotVerifiableError(f"a tensor's {name} in the code that launches kernels")
+
+
+class _Buffer(View):
+    """Memory that generated code allocates; it may be filled by methods of the tensor."""
+
+    run: _Run
+
+    def zero_(self) -> View:
+        """Write all of it."""
+        return self.run.filled(self, "zero_")
+
+    def copy_(self, other: Any, *_: Any) -> View:
+        """Write all of it."""
+        return self.run.filled(self, "copy_", other)
 
 
 class _Result(View):
@@ -321,8 +333,15 @@ class _Run:
         self, name: str, size: Sequence[Any], stride: Sequence[Any], dtype: torch.dtype, given: bool = False
     ) -> View:
         storage = Storage(name, given)
-        storage.whole = View(storage, Contents(name, complete=given), size, stride, 0, dtype)
-        return storage.whole
+        made = storage.whole = _Buffer(storage, Contents(name, complete=given), size, stride, 0, dtype)
+        made.run = self
+        return made
+
+    def filled(self, view: View, name: str, *reads: Any) -> View:
+        """Note that a method of a tensor wrote all of it."""
+        self.count += 1
+        self.result.steps.append(OperatorCall(name, tuple(_views(reads)), (view,), self.count))
+        return view
 
     def empty_strided(self, size: Sequence[Any], stride: Sequence[Any], dtype: torch.dtype, *_: Any, **__: Any) -> View:
         return self.view(self.name("buffer"), size, stride, dtype)
@@ -336,8 +355,9 @@ class _Run:
             return view
         if view.storage.given and view.storage.name.startswith(_INPUT):
             self.result.reused_inputs.append(int(view.storage.name.removeprefix(_INPUT)))
-        contents = Contents(self.name("buffer"), before=view.contents)
-        return View(view.storage, contents, view.sizes, view.strides, view.start, view.dtype)
+        other = copy.copy(view)
+        other.contents = Contents(self.name("buffer"), before=view.contents)
+        return other
 
     def assert_size_stride(self, view: Any, size: Sequence[Any], stride: Sequence[Any], *_: Any) -> None:
         if isinstance(view, _Result):
@@ -345,13 +365,14 @@ class _Run:
 
     def operator(self, name: str, *arguments: Any, **named: Any) -> Any:
         self.count += 1
-        out = named.pop("out", None)
+        target = operator_called(name)
+        written = [named.pop("out", None), *written_arguments(target, arguments, named)]
+        writes = tuple(_views(written))
         reads = tuple(_views((*arguments, *named.values())))
-        writes = (out,) if isinstance(out, View) else ()
         self.result.steps.append(OperatorCall(name, reads, writes, self.count))
-        if isinstance(out, View):
-            return out
-        if reads and returns_a_view(name):
+        if isinstance(written[0], View):
+            return written[0]
+        if reads and returns_a_view(target):
             start = z3.Int(self.name("start of a view"))
             return _Result(self.name(name), reads[0].storage, Size(start, self.decide))
         return _Result(self.name(name))
