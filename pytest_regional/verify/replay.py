@@ -152,7 +152,7 @@ def fault_of_graph(graph: Graph, emulation: Emulation, seconds: float) -> str | 
     """
     sizes = _sizes_of(graph, seconds)
     try:
-        used_again = _called(graph.call, _drawn(graph, sizes), emulation, lambda value: value)
+        used_again = _called(graph.call, _drawn(graph, sizes), emulation, lambda value, _: value)
         separate = _called(graph.call, _drawn(graph, sizes), emulation, _copied)
     except MemoryFaultError as fault:
         return str(fault)
@@ -167,11 +167,11 @@ def fault_of_graph(graph: Graph, emulation: Emulation, seconds: float) -> str | 
     return f"outputs {differ} are others when each buffer has its own memory" if differ else None
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: Any, marked: bool) -> Any:
     return value.clone() if isinstance(value, torch.Tensor) else value
 
 
-def _called(call: Any, inputs: list[Any], emulation: Emulation, reused: Callable[[Any], Any]) -> Sequence[Any]:
+def _called(call: Any, inputs: list[Any], emulation: Emulation, reused: Callable[[Any, bool], Any]) -> Sequence[Any]:
     plain = getattr(call, "__func__", call)
     marked = with_reuse_marked(plain)
     names = {**plain.__globals__, REUSED: reused}

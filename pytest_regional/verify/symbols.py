@@ -150,8 +150,10 @@ class Scope:
                 return self.bounds[name][0]
         width = self.bounds[lane.decl().name()][2]
         _, low, high = self.bounds[base.decl().name()]
-        made = self.variable("index", low * width, None if high is None else high * width)
-        self.indices[made.decl().name()] = Index(base, width, lane)
+        name = f"index#{len(self.indices) + 1}"
+        made = z3.Int(name)
+        self.bounds[name] = made, low * width, None if high is None else high * width
+        self.indices[name] = Index(base, width, lane)
         return made
 
     def replaced(self, expression: Expression, pairs: Sequence[tuple[Expression, Expression]]) -> Expression:

@@ -349,9 +349,9 @@ class _Run:
     def reinterpret_tensor(self, view: View, size: Sequence[Any], stride: Sequence[Any], offset: Any = 0) -> View:
         return View(view.storage, view.contents, size, stride, view.start + offset, view.dtype)
 
-    def reused(self, view: Any) -> Any:
-        """Return a buffer that is given the memory of another one."""
-        if not isinstance(view, View):
+    def reused(self, view: Any, marked: bool) -> Any:
+        """Return a buffer that is given the memory of another one; results of operators get second names, too."""
+        if not isinstance(view, View) or (isinstance(view, _Result) and not marked):
             return view
         if view.storage.given and view.storage.name.startswith(_INPUT):
             self.result.reused_inputs.append(int(view.storage.name.removeprefix(_INPUT)))
@@ -437,7 +437,7 @@ def with_reuse_marked(call: types.FunctionType) -> types.FunctionType:
     """Return a generated function that calls a function where it gives a buffer's memory to another one.
 
     These are assignments of one name to another, and those that Inductor marks with the comment ``reuse``. The function
-    is called as the global :data:`REUSED`, with the tensor.
+    is called as the global :data:`REUSED`, with the tensor, and whether there is the comment.
 
     Raises:
         NotVerifiableError: the text of the generated code is not there.
@@ -445,16 +445,16 @@ def with_reuse_marked(call: types.FunctionType) -> types.FunctionType:
     text = source_of(call)
     lines, tree = text.splitlines(), ast.parse(text)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and (isinstance(node.value, ast.Name) or _is_marked(lines[node.lineno - 1])):
-            node.value = ast.Call(func=ast.Name(id=REUSED, ctx=ast.Load()), args=[node.value], keywords=[])
+        if not isinstance(node, ast.Assign):
+            continue
+        marked = lines[node.lineno - 1].rstrip().endswith("# reuse")
+        if marked or isinstance(node.value, ast.Name):
+            arguments = [node.value, ast.Constant(value=marked)]
+            node.value = ast.Call(func=ast.Name(id=REUSED, ctx=ast.Load()), args=arguments, keywords=[])
     names: dict[str, Any] = {}
     exec(compile(ast.fix_missing_locations(tree), call.__code__.co_filename, "exec"), call.__globals__, names)
     found: types.FunctionType = names[call.__name__]
     return found
-
-
-def _is_marked(line: str) -> bool:
-    return line.rstrip().endswith("# reuse")
 
 
 class _Operators:

@@ -105,7 +105,9 @@ def question_about(given: Case, *, seconds: float = 20.0, known: Sequence[Expres
     """Return the questions about a case: its sizes fixed, every tensor in memory of its own."""
     ran, facts = symbolic_run(given)
     tensors = {
-        name: Tensor(name, z3.IntVal(0), tuple(map(z3.IntVal, v.shape)), tuple(map(z3.IntVal, v.stride())), v.itemsize)
+        name: Tensor(
+            name, z3.IntVal(0), tuple(map(z3.IntVal, v.shape)), tuple(map(z3.IntVal, v.stride())), v.dtype, True
+        )
         for name, v in given.arguments.items()
         if isinstance(v, torch.Tensor)
     }
