@@ -147,7 +147,7 @@ def both_and_either(out, n, k):
         tl.store(out + p, 1)
     if p == 0 or p > k:
         tl.store(out + 20 + p, 1)
-    if not (p == k):
+    if not p > k:
         tl.store(out + 40 + p, 1)
 
 
