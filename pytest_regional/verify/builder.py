@@ -36,6 +36,7 @@ class Access:
         variables: what tells one lane, program or round from another.
         order: how many accesses come before it in a program.
         phase: how many barriers among all programs come before it.
+        facts: how many of the scope's facts are known when it happens; what stops the kernel later does not prevent it.
         line: its line in the kernel.
     """
 
@@ -48,6 +49,7 @@ class Access:
     variables: tuple[Expression, ...]
     order: int
     phase: int
+    facts: int
     line: str
 
     @property
@@ -63,6 +65,21 @@ def _line() -> str:
         if is_rewritten(frame.f_code.co_filename, frame.f_code.co_name):
             found = f"{frame.f_code.co_filename}:{at}"
     return found
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """What the compiler is told to rely on.
+
+    Attributes:
+        condition: it holds, if the promise is kept.
+        facts: how many of the scope's facts come before it.
+        line: its line in the kernel.
+    """
+
+    condition: Expression
+    facts: int
+    line: str
 
 
 class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
@@ -83,7 +100,7 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
         self.scope = scope
         self.grid = tuple(grid)
         self.accesses: list[Access] = []
-        self.assumed: list[tuple[Expression, str]] = []
+        self.assumed: list[Assumption] = []
         self.recording = True
         self._choose = choose
         self.begin()
@@ -296,10 +313,10 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
         own = [lane for lane in lanes if lane is not None]
         width = _width(ptr.get_element_ty())
         place = (*self.instance(), *own)
-        made = Access(
-            kind, ptr.argument, offset, tuple(self.path), mask, width, place, len(self.accesses), self.phase, _line()
+        order, facts = len(self.accesses), len(self.scope.facts)
+        self.accesses.append(
+            Access(kind, ptr.argument, offset, tuple(self.path), mask, width, place, order, self.phase, facts, _line())
         )
-        self.accesses.append(made)
 
     def create_addptr(self, ptr: Symbol, offset: Symbol) -> Symbol:
         """Move a pointer by elements."""
@@ -316,7 +333,8 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
     def create_assume(self, condition: Symbol) -> None:
         """Remember what the compiler relies on, to be proved, and take it for a fact from here on."""
         if self.recording:
-            self.assumed.append((z3.Implies(z3.And(*self.path), condition.expression), _line()))
+            promise = z3.Implies(z3.And(*self.path), condition.expression)
+            self.assumed.append(Assumption(promise, len(self.scope.facts), _line()))
         self._fact(condition)
 
     def _fact(self, condition: Symbol) -> None:
@@ -343,17 +361,16 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
 
     def _indexed(self, base: Symbol, lane: Symbol) -> Symbol | None:
         """Return ``base + lane`` as one variable where ``base`` counts blocks as wide as the lane, or the program."""
-        inner = without_wrap(lane.expression)
+        inner, scalar = lane.expression, base.dtype.scalar
         if not z3.is_const(inner) or any(place is not None for place in base.lanes):
             return None
         _, low, width = self.scope.bounds.get(inner.decl().name(), (None, None, None))
         if width is None or constant(low) != 0:
             return None
-        counted = _multiple_of(base.expression, width)
-        if counted is None or counted.decl().name() not in self.scope.bounds:
+        counted = _multiple_of(base.expression, width, scalar)
+        if counted is None or counted.decl().name() not in self.scope.bounds or counted.eq(inner):
             return None
         _, shape, places = self._together(base, lane)
-        scalar = base.dtype.scalar
         index = self.scope.index(counted, inner)
         return Symbol(symbols.wrapped(index, scalar.int_bitwidth, scalar.is_int_signed()), scalar, shape, places)
 
@@ -743,14 +760,18 @@ def _position(lanes: Lanes, shape: Sequence[int]) -> Expression:
     return z3.Sum(terms) if len(terms) != 1 else terms[0]
 
 
-def _multiple_of(expression: Expression, width: Expression) -> Expression | None:
-    """Return the variable that ``expression`` is ``width`` times, or None; what wraps is looked at elsewhere."""
-    product = without_wrap(expression)
+def _multiple_of(expression: Expression, width: Expression, scalar: Any) -> Expression | None:
+    """Return the variable that ``expression`` is ``width`` times, or None.
+
+    Whether the product fits its type is asked of the index, which is no smaller, if both have the type ``scalar``.
+    """
+    kind = scalar.int_bitwidth, scalar.is_int_signed()
+    product = without_wrap(expression, *kind)
     if constant(width) == 1 and z3.is_const(product):
         return product
     if z3.is_mul(product) and product.num_args() == 2:
         for one, other in (product.children(), product.children()[::-1]):
-            variable = without_wrap(other)
-            if without_wrap(one).eq(width) and z3.is_const(variable) and constant(variable) is None:
+            variable = without_wrap(other, *kind)
+            if one.eq(width) and z3.is_const(variable) and constant(variable) is None:
                 return variable
     return None

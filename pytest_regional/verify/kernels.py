@@ -14,7 +14,7 @@ from pytest_regional.emulation.device import EmulationError
 from pytest_regional.emulation.interpreter.builder import Interpretation, interpreted_as
 from pytest_regional.emulation.interpreter.functions import is_rewritten, python_function
 from pytest_regional.emulation.interpreter.patches import interpreting
-from pytest_regional.verify.builder import Access, SymbolicBuilder
+from pytest_regional.verify.builder import Access, Assumption, SymbolicBuilder
 from pytest_regional.verify.errors import NotVerifiableError
 from pytest_regional.verify.loops import SymbolicMeaning
 from pytest_regional.verify.symbols import Expression, Scope, constant
@@ -38,7 +38,7 @@ class KernelRun:
     Attributes:
         scope: the variables, and what is known of them.
         accesses: the operations on memory, on whatever path.
-        assumed: what the compiler is told to rely on, with the line.
+        assumed: what the compiler is told to rely on.
         programs: the variables of the program's place in the grid.
         equal_indices_allowed: whether two of the indices that the kernel loads and stores at may be equal: then one of
             the stores lasts, and PyTorch does not say which. Where values are added up there, none may be lost.
@@ -46,7 +46,7 @@ class KernelRun:
 
     scope: Scope
     accesses: list[Access]
-    assumed: list[tuple[Expression, str]]
+    assumed: list[Assumption]
     programs: tuple[Expression, ...]
     equal_indices_allowed: bool = True
 
@@ -151,6 +151,7 @@ def _joined(one: Access, other: Access) -> Access | None:
     if not same:
         return None
     differ = [n for n, (a, b) in enumerate(zip(one.conditions, other.conditions, strict=True)) if not a.eq(b)]
+    one = replace(one, facts=min(one.facts, other.facts))
     if not differ:
         return one
     if len(differ) > 1:

@@ -16,7 +16,7 @@ import z3
 from pytest_regional.emulation.interpreter.builder import builder, semantic
 from pytest_regional.emulation.interpreter.functions import Meaning
 from pytest_regional.verify.errors import NotVerifiableError
-from pytest_regional.verify.symbols import Expression, constant, without_wrap, wrapped
+from pytest_regional.verify.symbols import Expression, constant, parts_of, without_wrap, wrapped
 from pytest_regional.verify.values import Symbol, scalar_tensor
 
 _LOOP = "__loop"
@@ -107,6 +107,7 @@ class Loop:
         self.left: Sequence[Any] = ()
         self.added: list[Any] = []
         self.trial = False
+        self.alike = True
         self.written_out = False
 
     def __iter__(self) -> Iterator[Any]:
@@ -127,12 +128,10 @@ class Loop:
         self.trial = True
         with self.builder.unrecorded():
             yield scalar_tensor(Symbol(number, self.type))
-        branches = len(self.builder.path) > depth
+        self.alike = all(map(self._same_in_all_rounds, self.builder.path[depth:]))
         del self.builder.path[depth:]
         self.trial = False
-        # Rounds may take different sides of a branch, and add something else.
-        pairs = zip(self.entered, self.left, strict=True)
-        self.added = [None if branches else self._addition(*pair) for pair in pairs]
+        self.added = [self._addition(*pair) for pair in zip(self.entered, self.left, strict=True)]
         yield scalar_tensor(Symbol(number, self.type))
         del self.builder.path[depth - 1 :]
         self.builder.rounds.pop()
@@ -156,8 +155,10 @@ class Loop:
         """Return what the variables are after the loop."""
         if self.written_out or not self.before:
             return values
-        rounds = self.builder.scope.variable("rounds", z3.IntVal(0), None)
         step = self.step or 1
+        # What is a fact about this variable has to be one in other runs that make it.
+        name = f"rounds {self.start.get_id()} {self.stop.get_id()} {step}"
+        rounds = self.builder.scope.variable(name, z3.IntVal(0), None)
         last = self.start + (rounds - 1) * step
         done = z3.And(self.start + rounds * step >= self.stop, z3.Or(rounds == 0, last < self.stop))
         self.builder.scope.facts.append(done)
@@ -197,10 +198,15 @@ class Loop:
             raise NotVerifiableError("a loop that changes which argument a pointer points into")
         if not z3.is_int(old.expression):
             return None
-        difference = _unwrapped_sum(new.expression, old.expression)
-        if difference is None or any(_mentions(difference, mark) for mark in ("#", "loaded ")):
+        difference = _unwrapped_sum(new, old)
+        if difference is None or any("#" in name or name.startswith("loaded ") for name in _names(difference)):
             return None
-        return difference
+        # Where a branch is not taken in every round, those of the other side may add something else.
+        return difference if self.alike else None
+
+    def _same_in_all_rounds(self, condition: Expression) -> bool:
+        fixed = {variable.decl().name() for variable in self.builder.instance()} - {self.counter.decl().name()}
+        return all(name in fixed or not ("#" in name or name.startswith("loaded ")) for name in _names(condition))
 
     def _at(self, before: Any, added: Any, counter: Expression) -> Any:
         if isinstance(before, tuple):
@@ -227,11 +233,13 @@ def _tensors(value: Any) -> Any:
     return value
 
 
-def _unwrapped_sum(new: Expression, old: Expression) -> Expression | None:
-    """Return what was added to ``old``, or None."""
+def _unwrapped_sum(after: Symbol, before: Symbol) -> Expression | None:
+    """Return what was added to ``before``, or None."""
+    new, old, scalar = after.expression, before.expression, before.dtype.scalar
     if new.eq(old):
         return z3.IntVal(0)
-    new = without_wrap(new)
+    if not scalar.is_ptr():
+        new = without_wrap(new, scalar.int_bitwidth, scalar.is_int_signed())
     if z3.is_add(new) and new.num_args() == 2:
         left, right = new.children()
         if left.eq(old):
@@ -241,15 +249,9 @@ def _unwrapped_sum(new: Expression, old: Expression) -> Expression | None:
     return None
 
 
-def _mentions(expression: Expression, mark: str) -> bool:
-    """Say whether an expression has a variable or function whose name holds ``mark``."""
-    stack = [expression]
-    while stack:
-        found = stack.pop()
-        if z3.is_app(found) and mark in found.decl().name():
-            return True
-        stack.extend(found.children())
-    return False
+def _names(expression: Expression) -> Iterator[str]:
+    """Yield the names of the variables and functions of an expression."""
+    return (part.decl().name() for part in parts_of([expression]) if z3.is_app(part))
 
 
 def _scalar(value: Any) -> Symbol:

@@ -82,15 +82,15 @@ class Question:
         """Begin to count the time for this kernel."""
         self.deadline = time.monotonic() + self.seconds
 
-    def _facts(self) -> list[Expression]:
-        """Return what holds for all programs, lanes and rounds, without marks."""
-        found = [self.lowering.of(fact) for fact in self.sizes]
-        for fact in self.run.scope.facts:
-            found.append(self.lowering.of(fact))
+    def _facts(self) -> list[tuple[int, Expression]]:
+        """Return what holds for all programs, lanes and rounds, without marks, each with its number in the kernel."""
+        found = [(-1, self.lowering.of(fact)) for fact in self.sizes]
+        for number, fact in enumerate(list(self.run.scope.facts)):
+            found.append((number, self.lowering.of(fact)))
             for alias in self.run.scope.aliases:
                 other = self.run.scope.replaced(fact, [alias])
                 if not other.eq(fact):
-                    found.append(self.lowering.of(other))
+                    found.append((number, self.lowering.of(other)))
         return found
 
     def limits(self, names: Iterable[str]) -> list[Expression]:
@@ -111,9 +111,9 @@ class Question:
                 waiting += symbols_of([top])
         return found
 
-    def closed(self, expressions: Sequence[Expression]) -> list[Expression]:
-        """Return expressions with all that is known of what they mention."""
-        known = [*self.facts]
+    def closed(self, expressions: Sequence[Expression], facts: int = 0) -> list[Expression]:
+        """Return all that is known of what expressions mention, where the first ``facts`` of the kernel hold."""
+        known = [fact for number, fact in self.facts if number < facts]
         names: set[str] = set()
         count = -1
         while count != len(names):
@@ -161,13 +161,15 @@ class Question:
         """Return a question about the same sizes, and no kernel."""
         return Question(KernelRun(Scope(), [], [], ()), {}, self.sizes, self.deadline - time.monotonic())
 
-    def smallest(self, expressions: Sequence[Expression], sizes: Sequence[Expression]) -> z3.ModelRef | None:
+    def smallest(
+        self, expressions: Sequence[Expression], sizes: Sequence[Expression], facts: int = 0
+    ) -> z3.ModelRef | None:
         """Return values for which all of ``expressions`` hold, with small sizes where there are such.
 
         Raises:
             NotVerifiableError: z3 does not know whether there are any.
         """
-        known = self.closed([*expressions, *sizes])
+        known = self.closed([*expressions, *sizes], facts)
         for limit in _SMALL if sizes else ():
             try:
                 found = self.refute([*expressions, *(size <= limit for size in sizes)], known)
@@ -179,9 +181,7 @@ class Question:
 
     def lowered(self, *expressions: Expression) -> tuple[list[Expression], list[Expression]]:
         """Return expressions without marks, and what has to hold for no integer among them to wrap."""
-        before = len(self.lowering.exact)
-        found = [self.lowering.of(expression) for expression in expressions]
-        return found, [z3.And(value >= low, value <= high) for value, low, high in self.lowering.exact[before:]]
+        return [self.lowering.of(expression) for expression in expressions], self.lowering.exact(expressions)
 
 
 def reachable(question: Question) -> bool:
@@ -193,7 +193,7 @@ def reachable(question: Question) -> bool:
     for access in question.run.accesses:
         (path, mask), _ = question.lowered(access.path, access.mask)
         goal = [path, mask]
-        if question.refute(goal, question.closed(goal)) is not None:
+        if question.refute(goal, question.closed(goal, access.facts)) is not None:
             return True
     return not question.run.accesses
 
@@ -226,49 +226,66 @@ _PROVED = (PROVED, "", None)
 
 def memory_safe(question: Question) -> Outcome:
     """Prove that every access lies inside of its tensor, that no index wraps, and what ``tl.assume`` promises."""
+    proved: dict[tuple[int, ...], Sequence[Expression]] = {}
+
+    def overflow(access: Access, reached: Sequence[Expression], computed: Expression) -> z3.ModelRef | None:
+        """Return values with which an integer that is ``computed`` wraps; what was proved once is not asked again."""
+        given, _ = question.lowered(*reached)
+        _, fits = question.lowered(computed)
+        numbers = [part.get_id() for part in given]
+        # What holds where fewer conditions do, holds here.
+        keys = [(fit, [(*numbers[:n], fit.get_id()) for n in range(len(given) + 1)]) for fit in fits]
+        left = [(fit, known[-1]) for fit, known in keys if not any(key in proved for key in known)]
+        found = _first(question, given, [fit for fit, _ in left], access.facts)
+        if found is None:
+            # Kept, since z3 gives away again the numbers of what is gone.
+            proved.update({key: [*given, fit] for fit, key in left})
+        return found
 
     def check() -> tuple[str, str, Counterexample | None]:
         # Masks first: an index that wraps could let a lane through that is not meant to be.
         for access in question.run.accesses:
-            (path,), _ = question.lowered(access.path)
-            _, fits = question.lowered(access.mask)
-            found = _first(question, [path], fits)
-            if found is not None:
-                return _refuted(question, f"the mask of a {access.kind} overflows", access, found)
+            steps = (*access.conditions, access.mask)
+            for number, step in enumerate(steps):
+                found = overflow(access, steps[:number], step)
+                if found is not None:
+                    return _refuted(question, f"the mask of a {access.kind} overflows", access, found)
         for access in question.run.accesses:
             tensor = question.tensors.get(access.argument)
             if tensor is None:
                 raise NotVerifiableError(f"argument {access.argument} is no known tensor")
-            (path, mask, offset), fits = question.lowered(access.path, access.mask, access.offset)
+            (path, mask, offset), _ = question.lowered(access.path, access.mask, access.offset)
             mask = z3.And(path, mask)
             (span,), _ = question.lowered(tensor.span())
             if access.width != tensor.width:
                 raise NotVerifiableError(f"argument {access.argument} is read as elements of another size")
-            found = _first(question, [mask], [*fits])
+            found = overflow(access, (*access.conditions, access.mask), access.offset)
             if found is not None:
                 return _refuted(question, f"the index of a {access.kind} overflows", access, found)
-            found = _first(question, [mask], [z3.And(offset >= 0, offset < span)])
+            found = _first(question, [mask], [z3.And(offset >= 0, offset < span)], access.facts)
             if found is not None:
                 return _refuted(question, f"out-of-bounds {access.kind}", access, found)
-        for promise, line in question.run.assumed:
-            (held,), _ = question.lowered(promise)
-            if _first(question, [], [held]) is not None:
-                raise NotVerifiableError(f"what tl.assume promises was not proved ({line})")
+        for promise in question.run.assumed:
+            (held,), fits = question.lowered(promise.condition)
+            if _first(question, [], [held, *fits], promise.facts) is not None:
+                raise NotVerifiableError(f"what tl.assume promises was not proved ({promise.line})")
         return _PROVED
 
     return _timed(MEMORY, check)
 
 
-def _first(question: Question, given: Sequence[Expression], wanted: Sequence[Expression]) -> z3.ModelRef | None:
-    """Return values with which ``given`` holds and one of ``wanted`` does not."""
+def _first(
+    question: Question, given: Sequence[Expression], wanted: Sequence[Expression], facts: int = 0
+) -> z3.ModelRef | None:
+    """Return values with which ``given`` holds and one of ``wanted`` does not, where ``facts`` of the kernel hold."""
     if not wanted:
         return None
     goal = [*given, z3.Not(z3.And(*wanted))]
-    found = question.refute(goal, question.closed(goal))
+    found = question.refute(goal, question.closed(goal, facts))
     if found is None:
         return None
     sizes = [symbol for name, symbol in symbols_of(question.sizes).items() if "#" not in name]
-    return question.smallest(goal, sizes) if sizes else found
+    return question.smallest(goal, sizes, facts) if sizes else found
 
 
 def _refuted(
@@ -384,8 +401,8 @@ def _meeting(
         raise NotVerifiableError(f"{write.argument} and {other.argument} share memory with elements of two sizes")
     (mask, address), fits = question.lowered(z3.And(write.path, write.mask), write.offset + mine.start)
     (second_mask, second_address), more = question.lowered(z3.And(other.path, other.mask), other.offset + theirs.start)
-    known = [*question.closed([mask, address, *_variables(question, write)]), *fits]
-    second_known = [*question.closed([second_mask, second_address, *_variables(question, other)]), *more]
+    known = [*question.closed([mask, address, *_variables(question, write)], write.facts), *fits]
+    second_known = [*question.closed([second_mask, second_address, *_variables(question, other)], other.facts), *more]
     other_names = [*pairs, *_marks(known + second_known)]
     twin = [z3.substitute(part, *other_names) for part in (second_mask, second_address, *second_known)]
     if write is other:
@@ -481,7 +498,7 @@ def _times(question: Question, store: Access) -> Expression:
         below = [(c, bound) for c in conditions if (bound := _upper_bound(c, variable)) is not None]
         if below:
             condition, bound = below[0]
-            if top is not None and _first(question, [], [bound <= top, bound >= 0]) is not None:
+            if top is not None and _first(question, [], [bound <= top, bound >= 0], store.facts) is not None:
                 raise NotVerifiableError(f"a grid that may be too small for {bound}")
             used.append(condition)
             top = bound
@@ -489,7 +506,10 @@ def _times(question: Question, store: Access) -> Expression:
             raise NotVerifiableError("a loop that the mask does not end")
         times = times * top
     for condition in conditions:
-        if not any(condition.eq(known) for known in used) and _first(question, used, [condition]) is not None:
+        if (
+            not any(condition.eq(known) for known in used)
+            and _first(question, used, [condition], store.facts) is not None
+        ):
             raise NotVerifiableError(f"a mask that is more than the ends of the axes: {str(condition)[:80]}")
     return times
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -87,9 +87,9 @@ def wrapped(value: Expression, bits: int, signed: bool) -> Expression:
     return z3.IntVal((number - low) % (1 << bits) + low)
 
 
-def without_wrap(expression: Expression) -> Expression:
-    """Return what was wrapped."""
-    while z3.is_app(expression) and expression.decl().name() in _WRAPS:
+def without_wrap(expression: Expression, bits: int, signed: bool) -> Expression:
+    """Return what a type was to hold."""
+    while z3.is_app(expression) and _WRAPS.get(expression.decl().name()) == (bits, signed):
         expression = expression.arg(0)
     return expression
 
@@ -150,10 +150,10 @@ class Scope:
                 return self.bounds[name][0]
         width = self.bounds[lane.decl().name()][2]
         _, low, high = self.bounds[base.decl().name()]
-        name = f"index#{len(self.indices) + 1}"
-        made = z3.Int(name)
-        self.bounds[name] = made, low * width, None if high is None else high * width
-        self.indices[name] = Index(base, width, lane)
+        # Another run may make an index as large of something else: the name tells them apart.
+        name = f"index {base.decl().name()} {lane.decl().name()}"
+        made = self.variable(name, low * width, None if high is None else high * width)
+        self.indices[made.decl().name()] = Index(base, width, lane)
         return made
 
     def replaced(self, expression: Expression, pairs: Sequence[tuple[Expression, Expression]]) -> Expression:
@@ -203,9 +203,8 @@ class Lowering:
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
         self.known: list[Expression] = []
-        self.exact: list[tuple[Expression, int, int]] = []
         self._done: dict[int, tuple[Expression, Expression]] = {}
-        self._data: dict[int, bool] = {}
+        self._data: dict[int, tuple[Expression, bool]] = {}
 
     def of(self, expression: Expression) -> Expression:
         """Return ``expression`` without marks."""
@@ -263,21 +262,30 @@ class Lowering:
     def _wrapped(self, mark: Expression, value: Expression, bits: int, signed: bool) -> Expression:
         low, high = limits(bits, signed)
         if not self._holds_data(mark):
-            self.exact.append((value, low, high))
             return value
         result = z3.Int(f"wrapped#{next(_numbers)}")
         fits = z3.And(value >= low, value <= high)
         self.known.append(z3.And(z3.Implies(fits, result == value), result >= low, result <= high))
         return result
 
+    def exact(self, expressions: Iterable[Expression]) -> list[Expression]:
+        """Return what has to hold for no integer in ``expressions`` that was taken for exact to wrap."""
+        found = []
+        for mark in parts_of(expressions):
+            name = mark.decl().name() if z3.is_app(mark) else ""
+            if name in _WRAPS and not self._holds_data(mark):
+                value, (low, high) = self.of(mark.arg(0)), limits(*_WRAPS[name])
+                found.append(z3.And(value >= low, value <= high))
+        return found
+
     def _holds_data(self, expression: Expression) -> bool:
         """Say whether an expression depends on what was loaded: such an integer may wrap, as it may in eager."""
-        known = self._data.get(expression.get_id())
-        if known is None:
+        found = self._data.get(expression.get_id())
+        if found is None:
             name = expression.decl().name().rstrip("'") if z3.is_app(expression) else ""
             known = name in self.scope.ranges or any(map(self._holds_data, expression.children()))
-            self._data[expression.get_id()] = known
-        return known
+            found = self._data[expression.get_id()] = expression, known
+        return found[1]
 
 
 def evaluated(expression: Expression, values: Mapping[str, int]) -> int | bool:
@@ -314,15 +322,20 @@ def _folded(expression: Expression) -> Expression:
 
 def symbols_of(expressions: Iterable[Expression]) -> dict[str, Expression]:
     """Return the variables and functions without arguments in ``expressions``, by name."""
-    found: dict[str, Expression] = {}
+    return {
+        part.decl().name(): part
+        for part in parts_of(expressions)
+        if z3.is_const(part) and part.decl().kind() == z3.Z3_OP_UNINTERPRETED
+    }
+
+
+def parts_of(expressions: Iterable[Expression]) -> Iterator[Expression]:
+    """Yield all that ``expressions`` are made of, each once."""
     seen: set[int] = set()
     stack = list(expressions)
     while stack:
         expression = stack.pop()
-        if expression.get_id() in seen:
-            continue
-        seen.add(expression.get_id())
-        if z3.is_const(expression) and expression.decl().kind() == z3.Z3_OP_UNINTERPRETED:
-            found[expression.decl().name()] = expression
-        stack.extend(expression.children())
-    return found
+        if expression.get_id() not in seen:
+            seen.add(expression.get_id())
+            yield expression
+            stack.extend(expression.children())

@@ -105,9 +105,7 @@ def question_about(given: Case, *, seconds: float = 20.0, known: Sequence[Expres
     """Return the questions about a case: its sizes fixed, every tensor in memory of its own."""
     ran, facts = symbolic_run(given)
     tensors = {
-        name: Tensor(
-            name, z3.IntVal(0), tuple(map(z3.IntVal, v.shape)), tuple(map(z3.IntVal, v.stride())), v.dtype, True
-        )
+        name: Tensor(name, z3.IntVal(0), tuple(map(z3.IntVal, v.shape)), tuple(map(z3.IntVal, v.stride())), v.dtype)
         for name, v in given.arguments.items()
         if isinstance(v, torch.Tensor)
     }
@@ -153,7 +151,7 @@ def _solver(question: Question, access: Access, given: Case, data: bool) -> tupl
     goal = [path, mask, *(a == b for a, b in zip(_PLACE, (*question.run.programs, offset), strict=True))]
     solver = z3.Solver()
     solver.set("timeout", 10_000)
-    solver.add(*goal, *question.closed([*goal, *access.variables]))
+    solver.add(*goal, *question.closed([*goal, *access.variables], access.facts))
     if data:
         solver.add(*_held(solver.assertions(), given))
     return solver, fits

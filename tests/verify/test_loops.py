@@ -15,7 +15,7 @@ from .runs import Case, case, impossible, possible, question_about, touched
 
 @triton.jit
 def counted(out, n, XBLOCK: tl.constexpr):
-    for r in range(0, n):
+    for r in range(n):
         tl.store(out + r * XBLOCK + tl.arange(0, XBLOCK), r)
 
 

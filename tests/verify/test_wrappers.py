@@ -1,0 +1,187 @@
+"""The code that launches kernels, run on symbolic sizes, against the launches that it makes on tensors."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+import torch.nn.functional as F
+import z3
+
+from pytest_regional._torch.tracing import size_expression
+from pytest_regional._torch.triton import grid_of_inductor_kernel
+from pytest_regional.emulation import Emulation, backend, emulated
+from pytest_regional.emulation.backend import GeneratedGraph
+from pytest_regional.emulation.launch import launch_inductor_kernel, named_arguments
+from pytest_regional.verify import NotVerifiableError
+from pytest_regional.verify.properties import decided
+from pytest_regional.verify.sizes import Size, expression_of, largest
+from pytest_regional.verify.symbols import evaluated
+from pytest_regional.verify.wrappers import OperatorCall, View, WrapperRun, graph_inputs, run_wrapper
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+@pytest.fixture(scope="module")
+def emulation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulation]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        with emulated("h200") as found:
+            yield found
+    torch._dynamo.reset()
+
+
+# A function, sizes with which it is compiled, and others with which the same code runs. Each size differs from all
+# others of its program, so that it tells which symbolic size it is.
+PROGRAMS: dict[str, tuple[Callable[..., Any], Shapes, Shapes]] = {
+    "pointwise": (lambda a, b: (a * 2 + b, a.sin()), ((1000,), (1000,)), ((77,), (77,))),
+    "two axes": (lambda a: a.sin() + 1, ((40, 50),), ((7, 1100),)),
+    "softmax": (lambda a: a.softmax(1), ((5, 100),), ((9, 70),)),
+    "rows": (lambda a: (a.sum(1), (a - 9).amax(1)), ((3, 3000),), ((6, 2900),)),
+    "column means": (lambda a: a.mean(0) * 2 + 1, ((2000, 40),), ((1900, 33),)),
+    "transposed": (lambda a, b: a.t() + b, ((40, 50), (50, 40)), ((12, 9), (9, 12))),
+    "cat": (lambda a, b: torch.cat([a.cos(), b * 3]), ((20, 30), (11, 30)), ((13, 8), (41, 8))),
+    "cat of columns": (lambda a, b: torch.cat([a.cos(), b * 3], 1), ((20, 30), (20, 11)), ((13, 8), (13, 41))),
+    "half": (lambda a: a[: a.shape[0] // 2] * 2 + a.shape[0] // 2, ((31, 12),), ((18, 7),)),
+    "last third": (lambda a: a[2 * (a.shape[0] // 3) :].sin(), ((31, 12),), ((18, 7),)),
+    "padded": (lambda a: F.pad(a, (0, 7 - a.shape[1] % 7)) + 1, ((31, 12),), ((18, 26),)),
+    "products": (lambda a, b: (a @ b).relu() + 1, ((12, 17), (17, 23)), ((31, 18), (18, 29))),
+    "halves": (lambda a: a[:, : a.shape[1] // 2] + a[:, a.shape[1] // 2 :], ((9, 26),), ((11, 34),)),
+    "view": (lambda a: (a + 1).view(-1)[3:].view(-1, 1), ((9, 26),), ((11, 34),)),
+    "repeated": (lambda a: a.cumsum(1) + a.sum(), ((9, 26),), ((11, 34),)),
+    "flattened": (lambda a: a.reshape(-1, a.shape[2]).sum(0), ((9, 26, 7),), ((11, 34, 5),)),
+}
+
+
+def tensors(shapes: Shapes) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    return [torch.randn(shape, generator=generator) for shape in shapes]
+
+
+class Recorded:
+    """Launches that happen while a program runs, and the graph that was compiled for it."""
+
+    def __init__(self, emulation: Emulation, function: Callable[..., Any]) -> None:
+        torch._dynamo.reset()
+        self.emulation = emulation
+        self.graphs: list[GeneratedGraph] = []
+        self.known: list[tuple[Sequence[Any], Sequence[Any]]] = []
+        self.launches: list[tuple[Any, dict[str, Any]]] = []
+        self.compiled = torch.compile(function, fullgraph=True, dynamic=True)
+
+    def observe(self, graph: GeneratedGraph) -> None:
+        self.graphs.append(graph)
+        self.known.append(graph_inputs(graph.inputs))
+
+    def run(self, inputs: Sequence[torch.Tensor]) -> Any:
+        """Call the program and return its outputs; what it launches is in ``launches`` then."""
+        self.launches = []
+
+        def launch(tuner: Any, arguments: Any, keywords: Any, **named: Any) -> Any:
+            # Tensors are described now: what they are afterwards may change.
+            values = named_arguments(tuner, arguments)
+            self.launches.append((tuner, {name: described(value) for name, value in values.items()}))
+            return launch_inductor_kernel(tuner, arguments, keywords, **named)
+
+        self.emulation.observers.append(self.observe)
+        try:
+            with (
+                mock.patch.object(backend, "launch_inductor_kernel", launch),
+                torch._inductor.config.patch(force_disable_caches=True),
+            ):
+                return self.compiled(*inputs)
+        finally:
+            self.emulation.observers.remove(self.observe)
+
+    def symbolic(self) -> WrapperRun:
+        (graph,), ((inputs, known),) = self.graphs, self.known
+        decide = functools.partial(decided, known=known, seconds=10)
+        return run_wrapper(graph.call, inputs, named_arguments, decide)
+
+    def sizes(self, shapes: Shapes, others: Shapes) -> dict[str, int]:
+        """Return what each symbolic size is where those of ``shapes``, which gave it its name, are ``others``."""
+        (graph,) = self.graphs
+        found = dict(zip(sum(shapes, ()), sum(others, ()), strict=True))
+        symbolic = [value for value in graph.inputs if isinstance(value, torch.SymInt)]
+        return {str(size_expression(value)): found[int(value.node.hint)] for value in symbolic}
+
+
+def described(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        storage = value.untyped_storage().data_ptr()
+        return tuple(value.shape), value.stride(), value.storage_offset(), value.dtype, storage
+    return value
+
+
+def evaluated_view(view: View, sizes: dict[str, int]) -> tuple[Any, ...]:
+    def numbers(values: Sequence[Any]) -> tuple[int, ...]:
+        return tuple(int(evaluated(expression_of(value), sizes)) for value in values)
+
+    return numbers(view.sizes), numbers(view.strides), *numbers([view.start]), view.dtype
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_launches_are_those_on_tensors(emulation: Emulation, name: str):
+    function, shapes, others = PROGRAMS[name]
+    recorded = Recorded(emulation, function)
+    for current in (shapes, others):
+        expected = function(*tensors(current))
+        torch.testing.assert_close(recorded.run(tensors(current)), expected, rtol=1e-4, atol=1e-4)
+        symbolic = recorded.symbolic()
+        sizes = recorded.sizes(shapes, current)
+        assert sizes, "nothing is symbolic"
+        assert len(symbolic.launches) == len(recorded.launches) > 0
+        storages: dict[int, int] = {}
+        for launch, (tuner, arguments) in zip(symbolic.launches, recorded.launches, strict=True):
+            assert launch.tuner.fn.__name__ == tuner.fn.__name__
+            assert launch.arguments.keys() == arguments.keys()
+            for argument, value in launch.arguments.items():
+                true = arguments[argument]
+                if isinstance(value, View):
+                    assert evaluated_view(value, sizes) == true[:-1], argument
+                    assert storages.setdefault(id(value.storage), true[-1]) == true[-1], argument
+                elif isinstance(value, Size):
+                    assert evaluated(value.expression, sizes) == true, argument
+                else:
+                    assert value == true, argument
+            assert grids(launch.tuner, launch.arguments, sizes) == grids(tuner, arguments, {})
+        outputs = expected if isinstance(expected, tuple) else (expected,)
+        found = [evaluated_view(view, sizes)[:2] for view in symbolic.outputs]
+        assert found == [(tuple(output.shape), output.stride()) for output in outputs]
+
+
+def grids(tuner: Any, arguments: Any, sizes: dict[str, int]) -> list[tuple[int, ...]]:
+    """Return the grid with each configuration."""
+    numbers = {name: value for name, value in arguments.items() if isinstance(value, (int, Size))}
+    found = []
+    for config in tuner.configs:
+        grid = grid_of_inductor_kernel(tuner.inductor_meta, config, {"max": largest, **numbers})
+        found.append(tuple(int(evaluated(expression_of(size), sizes)) for size in grid))
+    return found
+
+
+def test_an_operator_comes_in_its_place(emulation: Emulation):
+    function, shapes, _ = PROGRAMS["products"]
+    recorded = Recorded(emulation, function)
+    recorded.run(tensors(shapes))
+    first, second = recorded.symbolic().steps
+    assert isinstance(first, OperatorCall)
+    assert first.name == "extern_kernels.mm"
+    assert len(first.reads) == 2
+    (product,) = first.writes
+    assert any(getattr(value, "storage", None) is product.storage for value in second.arguments.values())
+
+
+def test_guards_are_known(emulation: Emulation):
+    recorded = Recorded(emulation, lambda a: a.sin() if a.shape[0] % 3 == 0 else a.cos())
+    recorded.run(tensors(((33, 12),)))
+    ((_, known),) = recorded.known
+    (rows,) = [z3.Int(name) for name, size in recorded.sizes(((33, 12),), ((33, 12),)).items() if size == 33]
+    assert decided(rows % 3 == 0, known, 5) is True
+    assert decided(rows < 2, known, 5) is False
+    with pytest.raises(NotVerifiableError, match="both sides are possible"):
+        decided(rows > 40, known, 5)
