@@ -60,8 +60,7 @@ def measured(names: list[str], dynamic: bool) -> Iterable[dict]:
 
 def tables(lines: list[dict]) -> str:
     """Return Markdown: verdicts by property, reasons for what is unknown, seconds."""
-    kernels = {line["digest"]: line for line in lines if line["digest"]}
-    whole = [line for line in lines if not line["digest"]]
+    kernels = {line["digest"]: line for line in lines}
     text = [f"{len(kernels)} distinct kernels with their configurations", ""]
     text += ["| property | proved | refuted | unknown | proved % |", "|---|---|---|---|---|"]
     for name in PROPERTIES:
@@ -79,9 +78,7 @@ def tables(lines: list[dict]) -> str:
     seconds = sorted(line["seconds"] for line in kernels.values())
     if seconds:
         text += ["", f"Seconds a kernel: median {statistics.median(seconds):.2f}, worst {seconds[-1]:.1f}."]
-    reasons = Counter(
-        (o[0], _kind(o[2])) for line in [*kernels.values(), *whole] for o in line["outcomes"] if o[1] == "unknown"
-    )
+    reasons = Counter((o[0], _kind(o[2])) for line in kernels.values() for o in line["outcomes"] if o[1] == "unknown")
     text += ["", "| not proved | kernels | why |", "|---|---|---|"]
     text += [f"| {name} | {count} | {why} |" for (name, why), count in reasons.most_common()]
     refuted = [(line, o) for line in kernels.values() for o in line["outcomes"] if o[1] == "refuted"]

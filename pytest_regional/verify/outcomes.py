@@ -25,6 +25,15 @@ class Counterexample:
     programs: tuple[tuple[int, int, int], ...] = ()
     loaded: Mapping[str, Mapping[int | None, int]] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        parts = [f"{name} = {value}" for name, value in sorted(self.sizes.items())]
+        places = list(dict.fromkeys(self.programs))
+        parts += [f"program{'s' * (len(places) > 1)} {' and '.join(map(str, places))}"] if places else []
+        for argument, values in self.loaded.items():
+            elements = [f"{argument}[{place}] = {value}" for place, value in values.items() if place is not None]
+            parts += elements or [f"all of {argument} {values.get(None, 0)}"]
+        return ", ".join(parts)
+
 
 @dataclass(frozen=True)
 class Outcome:

@@ -96,7 +96,7 @@ class Verification:
             try:
                 self._found += verify_graph(graph, self._emulation, self.seconds)
             except NotVerifiableError as error:
-                self._found.append(_nothing_of(GRAPH, str(error)))
+                self._found.append(replace(_nothing_of(GRAPH, str(error)), digest=_digest_of_graph(graph)))
         return list(self._found)
 
     def forget(self) -> None:
@@ -182,8 +182,8 @@ def _verified(launch: SymbolicLaunch, number: int, question: Question | str, req
     config = launch.tuner.configs[number]
     name, sizes = str(launch.tuner.fn.__name__), dict(config.kwargs)
     if isinstance(question, str):
-        return replace(_nothing_of(name, question), config=sizes)
-    digest = _digest(launch, sizes, question, required)
+        return replace(_nothing_of(name, question), config=sizes, digest=_digest(launch, sizes))
+    digest = _digest(launch, sizes, question.seconds, required, *sorted(fact.sexpr() for fact in question.sizes))
     found = _KNOWN.get(digest)
     if found is None:
         started = time.perf_counter()
@@ -193,9 +193,9 @@ def _verified(launch: SymbolicLaunch, number: int, question: Question | str, req
     return found
 
 
-def _digest(launch: SymbolicLaunch, sizes: Mapping[str, Any], question: Question, required: Sequence[str]) -> str:
+def _digest(launch: SymbolicLaunch, sizes: Mapping[str, Any], *more: Any) -> str:
     tuner = launch.tuner
-    parts = [jit_source(tuner.fn), tuner.triton_meta["signature"], sizes, question.seconds, required]
+    parts = [jit_source(tuner.fn), tuner.triton_meta["signature"], sizes, *more]
     storages: dict[int, int] = {}
     for name, value in launch.arguments.items():
         numbers: tuple[Any, ...] = (value,)
@@ -203,7 +203,6 @@ def _digest(launch: SymbolicLaunch, sizes: Mapping[str, Any], question: Question
             place = storages.setdefault(id(value.storage), len(storages))
             numbers = (place, value.storage.given, value.start, *value.sizes, *value.strides)
         parts += [name, *(n.expression.sexpr() if isinstance(n, Size) else n for n in numbers)]
-    parts += sorted(fact.sexpr() for fact in question.sizes)
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
 
 
@@ -250,8 +249,15 @@ def _filled(graph: Graph, view: View, parts: Sequence[View], seconds: float) -> 
     return filled(graph.known, whole.tensor(dtype), [part.tensor(dtype) for part in parts], seconds)
 
 
+def _source_of(call: Any) -> str:
+    try:
+        return source_of(call)
+    except NotVerifiableError:
+        return str(call)
+
+
 def _digest_of_graph(graph: Graph) -> str:
-    parts = [source_of(graph.call), *map(str, graph.inputs), *sorted(fact.sexpr() for fact in graph.known)]
+    parts = [_source_of(graph.call), *map(str, graph.inputs), *sorted(fact.sexpr() for fact in graph.known)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

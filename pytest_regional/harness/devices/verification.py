@@ -47,11 +47,15 @@ def check_refuted(kernels: Sequence[Verified]) -> None:
         KernelRefutedError: naming kernel, property and counterexample.
     """
     lines = [
-        f"{kernel.kernel} {dict(kernel.config)}: {outcome.property}: {outcome.reason}"
-        + (f"\n  with {outcome.counterexample}" if outcome.counterexample else "")
+        f"{_title(kernel)}: {outcome.property}, with {outcome.counterexample or 'any sizes'}: {outcome.reason}"
         for kernel in kernels
         for outcome in kernel.outcomes
         if outcome.verdict == "refuted"
     ]
     if lines:
-        raise KernelRefutedError("\n".join([f"{len(lines)} refuted:", *lines]))
+        raise KernelRefutedError("\n".join(lines))
+
+
+def _title(kernel: Verified) -> str:
+    sizes = ", ".join(f"{name}={value}" for name, value in kernel.config.items())
+    return f"{kernel.kernel} ({sizes})" if sizes else kernel.kernel

@@ -1,0 +1,112 @@
+"""``--regional-verify``: kernels proved for all sizes while tests run."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+
+import pytest
+
+KERNELS = """
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def without_mask(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + at, tl.load(x_ptr + at) * 2)
+
+
+@triton.jit
+def with_mask(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + at, tl.load(x_ptr + at, at < n) * 2, at < n)
+
+
+def program(kernel):
+    def doubled(x):
+        out = torch.empty_like(x)
+        kernel[(triton.cdiv(x.numel(), 64),)](x, out, x.numel(), BLOCK=64)
+        return out + 1
+
+    return doubled
+
+
+@pytest.mark.regional_compile(dynamic=True, expects_regions=False)
+@pytest.mark.parametrize("kernel", [without_mask, with_mask], ids=["without", "with"])
+def test_doubled(regional, kernel):
+    # At 128 elements, two whole blocks, both are right.
+    regional.assert_parity(program(kernel), torch.ones(128))
+"""
+
+OPTIONS = ("--regional-backend=inductor", "--regional-device=cuda-emulated")
+
+
+def test_a_kernel_that_is_refuted_for_another_size_fails_the_test(downstream, pytester):
+    downstream(KERNELS, *OPTIONS).assert_outcomes(passed=2)  # at this size nothing is wrong
+
+    result = downstream(KERNELS, *OPTIONS, "--regional-verify", "--regional-report=report.json")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.re_match_lines(
+        [
+            r".*KernelRefutedError: without_mask: memory, with s\d+ = \d+, program \(\d+, 0, 0\): out-of-bounds load: ",
+            r"rerun: .*without.*--regional-verify=20.*",
+            r"without_mask: memory refuted, races \w+, coverage unknown, .* s",
+            r"\d+ distinct kernels verified, each with its configurations:",
+            r"  memory: \d+ proved, 1 refuted",
+        ]
+    )
+    tests = {test["test"]: test for test in json.loads((pytester.path / "report.json").read_text())["tests"]}
+    (passed,) = (test for name, test in tests.items() if "with]" in name)
+    outcomes = {proof["kernel"]: proof["outcomes"] for proof in passed["proofs"]}
+    assert [one["verdict"] for one in outcomes["with_mask"]] == ["proved"] * 3
+
+
+TIME = """
+    @pytest.mark.regional_compile(expects_regions=False)
+    def test_time(regional):
+        regional.run(lambda x: x + 1, regional.randn(4))
+        assert regional.verification.seconds == 2.5
+"""
+
+
+def test_the_time_for_a_kernel_can_be_given(downstream):
+    downstream(TIME, *OPTIONS, "--regional-verify=2.5").assert_outcomes(passed=1)
+
+
+NOTHING = """
+    @pytest.mark.regional_compile(expects_regions=False)
+    def test_nothing(regional):
+        regional.run(lambda x: x + 1, regional.randn(4))
+        assert list(regional.verified_kernels()) == [] and regional.verification is None
+"""
+
+
+def test_without_the_option_nothing_is_verified(downstream):
+    downstream(NOTHING, *OPTIONS).assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--regional-device=cpu", "--regional-verify"), "give --regional-device=cuda-emulated as well"),
+        (("--regional-device=cuda-emulated", "--regional-verify=soon"), "--regional-verify=soon"),
+        (("--regional-device=cuda-emulated", "--regional-verify="), "--regional-verify= has no value"),
+    ],
+    ids=["device", "word", "empty"],
+)
+def test_what_cannot_be_verified_is_a_usage_error(downstream, options, message):
+    result = downstream(NOTHING, "--regional-backend=inductor", *options)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*{message}*"])
+
+
+def test_a_missing_solver_is_named_with_the_command_that_installs_it(downstream, monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "z3" else found(name, *rest))
+    result = downstream(NOTHING, *OPTIONS, "--regional-verify")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*pip install 'pytest-regional?verify?'*"])
