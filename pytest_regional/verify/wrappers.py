@@ -363,6 +363,10 @@ class _Run:
         if isinstance(view, _Result):
             view.sizes, view.strides, view.known = tuple(size), tuple(stride), True
 
+    def assert_sizes_strides(self, views: Sequence[Any], sizes: Sequence[Any], strides: Sequence[Any], *_: Any) -> None:
+        for view, size, stride in zip(views, sizes, strides, strict=True):
+            self.assert_size_stride(view, size, stride)
+
     def operator(self, name: str, *arguments: Any, **named: Any) -> Any:
         self.count += 1
         target = operator_called(name)
@@ -398,6 +402,7 @@ class _Names(dict):  # type: ignore[type-arg]
     def __init__(self, run: _Run, original: Mapping[str, Any]) -> None:
         replaced = {
             "assert_size_stride": run.assert_size_stride,
+            "assert_size_stride_grouped": run.assert_sizes_strides,
             "assert_alignment": lambda *_: None,
             "copy_if_misaligned": lambda view: view,
             "reinterpret_tensor": run.reinterpret_tensor,
