@@ -85,11 +85,13 @@ def regional(
     cache_dir: str | Path | None = None,
     shared_cache: bool = False,
     blame_depth: BlameDepth = "region",
+    verify: float | None = None,
 ) -> Iterator[Regional]:
     """Give what the ``regional_compile`` marker and the ``regional`` fixture give; the keywords are the marker's.
 
-    Four are not: ``seed`` and ``cache_dir``, which the plugin chooses for a test, ``shared_cache``, which lets compiles
-    inside use a cache on a server that the environment names, and ``blame_depth``, the value of ``--regional-blame``.
+    Five are not: ``seed`` and ``cache_dir``, which the plugin chooses for a test, ``shared_cache``, which lets compiles
+    inside use a cache on a server that the environment names, ``blame_depth``, the value of ``--regional-blame``, and
+    ``verify``, that of ``--regional-verify``.
 
     Yields:
         the harness. When the block ends without an exception, it is checked that something was compiled.
@@ -98,6 +100,7 @@ def regional(
         VacuousTestError: nothing was compiled or loaded, and ``expects_regions`` is true.
         FallbackError: something that was to be compiled ran eager.
         BackendLeakError: the backend left a setting changed when it returned from a compile.
+        KernelRefutedError: with ``verify``: a property of a kernel does not hold for some sizes.
         unittest.SkipTest: the backend or the device lacks something in ``requires`` or ``device_requires``.
     """
     options = CompileOptions(dynamic, fullgraph, inductor_configs or {}, None, pre_grad_pass_timing)
@@ -111,11 +114,13 @@ def regional(
         isolate=isolate,
         shared_cache=shared_cache,
         blame_depth=blame_depth,
+        verify_seconds=verify,
     ) as made:
         _skip_without(made, requires)
         made.require_device(*device_requires)
         yield made
         made.check_fallbacks()
+        made.check_verified()
         check_backend_leaks(made)
         if expects_regions:
             made.check_not_vacuous()

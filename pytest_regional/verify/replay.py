@@ -152,8 +152,8 @@ def fault_of_graph(graph: Graph, emulation: Emulation, seconds: float) -> str | 
     """
     sizes = _sizes_of(graph, seconds)
     try:
-        used_again = _called(graph.call, _drawn(graph, sizes), emulation, lambda value, _: value)
-        separate = _called(graph.call, _drawn(graph, sizes), emulation, _copied)
+        used_again = _called(graph, _drawn(graph, sizes), emulation, lambda value, _: value)
+        separate = _called(graph, _drawn(graph, sizes), emulation, _copied)
     except MemoryFaultError as fault:
         return str(fault)
     except Exception as error:
@@ -171,9 +171,10 @@ def _copied(value: Any, marked: bool) -> Any:
     return value.clone() if isinstance(value, torch.Tensor) else value
 
 
-def _called(call: Any, inputs: list[Any], emulation: Emulation, reused: Callable[[Any, bool], Any]) -> Sequence[Any]:
+def _called(graph: Graph, inputs: list[Any], emulation: Emulation, reused: Callable[[Any, bool], Any]) -> Sequence[Any]:
+    call = graph.call
     plain = getattr(call, "__func__", call)
-    marked = with_reuse_marked(plain)
+    marked = graph.marked.get(plain) or with_reuse_marked(plain)
     names = {**plain.__globals__, REUSED: reused}
     made: Any = types.FunctionType(marked.__code__, names, plain.__name__, plain.__defaults__, plain.__closure__)
     if plain is not call:

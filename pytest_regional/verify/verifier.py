@@ -33,7 +33,7 @@ from pytest_regional.verify.properties import (
 from pytest_regional.verify.replay import Replay, fault_of_graph
 from pytest_regional.verify.sizes import Size, expression_of, largest
 from pytest_regional.verify.symbols import Expression
-from pytest_regional.verify.wrappers import Graph, SymbolicLaunch, View, graph_inputs, run_wrapper, source_of
+from pytest_regional.verify.wrappers import Graph, SymbolicLaunch, View, graph_of, run_wrapper
 
 # Addresses of a GPU have 49 bits at most, so no tensor is larger; its offsets, in 64 bits, do not overflow.
 _LARGEST = 1 << 49
@@ -83,11 +83,9 @@ class Verification:
     def collect(self, generated: GeneratedGraph) -> None:
         """Remember a graph, with what guards say of its sizes now."""
         try:
-            inputs, known = graph_inputs(generated.inputs)
+            self._waiting.append(graph_of(generated))
         except NotVerifiableError as error:
             self._found.append(_nothing_of(GRAPH, str(error)))
-        else:
-            self._waiting.append(Graph(generated.call, inputs, known, generated.donated))
 
     def verified(self) -> list[Verified]:
         """Verify what was collected and return all that is known by now."""
@@ -143,7 +141,7 @@ def verify_graph(graph: Graph, emulation: Emulation, seconds: float = DEFAULT_SE
         NotVerifiableError: the generated code does something that is not known; nothing is proved of its kernels.
     """
     decide = functools.partial(decided, known=graph.known, seconds=seconds)
-    run = run_wrapper(graph.call, graph.inputs, named_arguments, decide)
+    run = run_wrapper(graph, named_arguments, decide)
     kernels = {launch.order: _run_all(launch, graph.known, seconds) for launch in run.launches}
     flow = BufferFlow(run, {order: _effects(runs[0]) for order, runs in kernels.items()}, graph.donated)
     found = [
@@ -249,15 +247,8 @@ def _filled(graph: Graph, view: View, parts: Sequence[View], seconds: float) -> 
     return filled(graph.known, whole.tensor(dtype), [part.tensor(dtype) for part in parts], seconds)
 
 
-def _source_of(call: Any) -> str:
-    try:
-        return source_of(call)
-    except NotVerifiableError:
-        return str(call)
-
-
 def _digest_of_graph(graph: Graph) -> str:
-    parts = [_source_of(graph.call), *map(str, graph.inputs), *sorted(fact.sexpr() for fact in graph.known)]
+    parts = [graph.source, *map(str, graph.inputs), *sorted(fact.sexpr() for fact in graph.known)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

@@ -19,6 +19,7 @@ import z3
 
 from pytest_regional._torch.operators import operator_called, returns_a_view, written_arguments
 from pytest_regional._torch.tracing import known_of_sizes, size_expression
+from pytest_regional.emulation.backend import GeneratedGraph
 from pytest_regional.verify.errors import NotVerifiableError
 from pytest_regional.verify.properties import Tensor
 from pytest_regional.verify.sizes import Decide, Size, expression_of, from_sympy, known_from, largest, smallest
@@ -48,12 +49,30 @@ class Graph:
         inputs: for each a :class:`TensorInput`, an integer, or an expression of z3.
         known: what guards say of the sizes.
         donated: positions of inputs whose memory may be used for other buffers.
+        source: the text of ``call``.
+        marked: its functions, each with one that calls :data:`REUSED`, see :func:`with_reuse_marked`; those that lack
+            here are made when they are needed, of files that have to be there then.
     """
 
     call: Any
     inputs: Sequence[Any]
     known: Sequence[Expression]
     donated: Sequence[int] = ()
+    source: str = ""
+    marked: Mapping[types.FunctionType, types.FunctionType] = field(default_factory=dict, repr=False)
+
+
+def graph_of(generated: GeneratedGraph) -> Graph:
+    """Return a graph with all that is needed of it later, when its files may be gone.
+
+    Raises:
+        NotVerifiableError: the text of the code is not there, or a size is computed in a way that is not known.
+    """
+    inputs, known = graph_inputs(generated.inputs)
+    calls = [generated.call, *getattr(getattr(generated.call, "__self__", None), "partitions", ())]
+    plain = [getattr(call, "__func__", call) for call in calls]
+    marked = {function: with_reuse_marked(function) for function in plain}
+    return Graph(generated.call, inputs, known, generated.donated, "".join(map(source_of, plain)), marked)
 
 
 def source_of(call: Any) -> str:
@@ -261,23 +280,22 @@ class WrapperRun:
 
 
 def run_wrapper(
-    call: Any, inputs: Sequence[Any], name_arguments: Callable[[Any, Sequence[Any]], dict[str, Any]], decide: Decide
+    graph: Graph, name_arguments: Callable[[Any, Sequence[Any]], dict[str, Any]], decide: Decide
 ) -> WrapperRun:
     """Run generated code on symbols.
 
     Args:
-        call: the function, or the method of a ``Runner``, that the module defines.
-        inputs: for each a :class:`TensorInput`, an integer, or an expression of z3.
+        graph: the code, and its inputs.
         name_arguments: gives the arguments of a launch their names, for a tuner.
         decide: says whether a condition on sizes holds.
 
     Raises:
         NotVerifiableError: it does something that is not known here.
     """
-    run = _Run(name_arguments, decide)
-    given = [run.given(f"{_INPUT}{number}", value) for number, value in enumerate(inputs)]
+    run = _Run(name_arguments, decide, graph.marked)
+    given = [run.given(f"{_INPUT}{number}", value) for number, value in enumerate(graph.inputs)]
     try:
-        returned = run.function(call)(given)
+        returned = run.function(graph.call)(given)
     except NotVerifiableError:
         raise
     except Exception as error:
@@ -289,8 +307,14 @@ def run_wrapper(
 class _Run:
     """One run: the names that the generated code finds in its module."""
 
-    def __init__(self, name_arguments: Callable[[Any, Sequence[Any]], dict[str, Any]], decide: Decide) -> None:
+    def __init__(
+        self,
+        name_arguments: Callable[[Any, Sequence[Any]], dict[str, Any]],
+        decide: Decide,
+        marked: Mapping[types.FunctionType, types.FunctionType],
+    ) -> None:
         self.name_arguments = name_arguments
+        self.marked = marked
         self.decide = decide
         self.result = WrapperRun()
         self.count = 0
@@ -311,7 +335,7 @@ class _Run:
         if not isinstance(plain, types.FunctionType):
             raise NotVerifiableError(f"code that launches kernels as {type(call).__name__}")
         replaced = types.FunctionType(
-            with_reuse_marked(plain).__code__,
+            (self.marked.get(plain) or with_reuse_marked(plain)).__code__,
             _Names(self, plain.__globals__),
             plain.__name__,
             plain.__defaults__,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
@@ -14,25 +14,16 @@ import z3
 
 from pytest_regional._torch.tracing import size_expression
 from pytest_regional._torch.triton import grid_of_inductor_kernel
-from pytest_regional.emulation import Emulation, backend, emulated
+from pytest_regional.emulation import Emulation, backend
 from pytest_regional.emulation.backend import GeneratedGraph
 from pytest_regional.emulation.launch import launch_inductor_kernel, named_arguments
 from pytest_regional.verify import NotVerifiableError
 from pytest_regional.verify.properties import decided
 from pytest_regional.verify.sizes import Size, expression_of, largest
 from pytest_regional.verify.symbols import evaluated
-from pytest_regional.verify.wrappers import OperatorCall, View, WrapperRun, graph_inputs, run_wrapper
+from pytest_regional.verify.wrappers import Graph, OperatorCall, View, WrapperRun, graph_inputs, run_wrapper
 
 Shapes = tuple[tuple[int, ...], ...]
-
-
-@pytest.fixture(scope="module")
-def emulation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulation]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        with emulated("h200") as found:
-            yield found
-    torch._dynamo.reset()
 
 
 # A function, sizes with which it is compiled, and others with which the same code runs. Each size differs from all
@@ -100,7 +91,7 @@ class Recorded:
     def symbolic(self) -> WrapperRun:
         (graph,), ((inputs, known),) = self.graphs, self.known
         decide = functools.partial(decided, known=known, seconds=10)
-        return run_wrapper(graph.call, inputs, named_arguments, decide)
+        return run_wrapper(Graph(graph.call, inputs, []), named_arguments, decide)
 
     def sizes(self, shapes: Shapes, others: Shapes) -> dict[str, int]:
         """Return what each symbolic size is where those of ``shapes``, which gave it its name, are ``others``."""
