@@ -12,6 +12,7 @@ import z3
 from pytest_regional.verify.builder import WRITE, Access
 from pytest_regional.verify.errors import NotVerifiableError
 from pytest_regional.verify.kernels import KernelRun
+from pytest_regional.verify.lemmas import Quotient, quotient_lemmas
 from pytest_regional.verify.outcomes import (
     BUFFERS,
     COVERAGE,
@@ -148,7 +149,9 @@ class Question:
             raise NotVerifiableError("out of time")
         solver = z3.Solver()
         solver.set("timeout", max(1, int(left * 1000)))
-        for part in (*expressions, *known):
+        parts = [*expressions, *known]
+        lemmas = quotient_lemmas(parts, (Quotient(*parts) for parts in self.lowering.quotients))
+        for part in (*parts, *lemmas):
             solver.add(z3.simplify(part, som=True))
         answer = solver.check()
         if answer == z3.unsat:

@@ -203,6 +203,7 @@ class Lowering:
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
         self.known: list[Expression] = []
+        self.quotients: list[tuple[Expression, Expression, Expression]] = []
         self._done: dict[int, tuple[Expression, Expression]] = {}
         self._data: dict[int, tuple[Expression, bool]] = {}
 
@@ -241,6 +242,7 @@ class Lowering:
 
     def _quotient(self, x: Expression, m: Expression, truncated: bool) -> Expression:
         q = z3.Int(f"quotient#{next(_numbers)}")
+        self.quotients.append((x, m, q))
         rest, number = x - m * q, constant(m)
         inside = z3.And(rest >= 0, rest < m)
         if truncated:
