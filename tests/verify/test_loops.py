@@ -221,8 +221,8 @@ def loaded_anew(counts, out, n):
 def wrapping(out, n):
     x = 0
     for _ in range(n):
-        place = x + tl.arange(0, 2)
-        tl.store(out + 8 + place, 1, (x < 10) & (place > -5))
+        place = tl.broadcast_to(x, (2,))
+        tl.store(out + 8 + place, 1, (place < 10) & (place > -5))
         x += 1073741824
 
 
@@ -231,8 +231,8 @@ def wrapping_afterwards(out, n):
     x = 0
     for _ in range(n):
         x += 1073741824
-    place = x + tl.arange(0, 2)
-    tl.store(out + 8 + place, 1, (x < 10) & (place > -5))
+    place = tl.broadcast_to(x, (2,))
+    tl.store(out + 8 + place, 1, (place < 10) & (place > -5))
 
 
 @triton.jit

@@ -152,6 +152,14 @@ def both_and_either(out, n, k):
 
 
 @triton.jit
+def one_line(out, n):
+    p = tl.program_id(0)
+    for turn in tl.static_range(2):
+        if p == turn * n:
+            tl.store(out + p, 1)
+
+
+@triton.jit
 def many(out, n):
     x = 0
     for bit in tl.static_range(7):
@@ -163,6 +171,7 @@ def many(out, n):
 OUT = torch.zeros(4000, dtype=torch.int32)
 
 EXACT = [
+    case(one_line, 5, out=OUT, n=3),
     case(first_program, 3, out=OUT, n=7),
     case(early_store, 5, out=OUT, n=2),
     case(programs_divided, 5, out=OUT, other=OUT, n=7, XBLOCK=4),

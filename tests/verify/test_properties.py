@@ -66,6 +66,12 @@ def in_place(out, n, XBLOCK: tl.constexpr):
 
 
 @triton.jit
+def rows_again(out, n, XBLOCK: tl.constexpr):
+    x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)[:]
+    tl.store(out + x, tl.program_id(1), x < n)
+
+
+@triton.jit
 def gathered(keys, out, n, size, XBLOCK: tl.constexpr):
     x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)[:]
     key = tl.load(keys + x, x < n)
@@ -220,6 +226,8 @@ def test_what_contradicts_itself_is_not_reachable():
         (case(in_place, 3, n=20, out=OUT, **BLOCK), PROVED),
         (case(overlapping, 3, n=20, out=OUT, **BLOCK), REFUTED),
         (case(overlapping, 1, n=20, out=OUT, **BLOCK), PROVED),
+        (case(rows_again, 3, 2, n=20, out=OUT, **BLOCK), REFUTED),
+        (case(rows_again, 3, 1, n=20, out=OUT, **BLOCK), PROVED),
         (case(halves, 3, n=20, out=OUT, **BLOCK), REFUTED),
         (case(shifted_in_place, 3, n=20, out=OUT, **BLOCK), REFUTED),
         (case(shifted_in_place, 1, n=8, out=OUT, **BLOCK), PROVED),

@@ -254,7 +254,7 @@ def test_lanes_are_replaced_within_indices():
 def test_indices_of_other_runs_are_others():
     scope = Scope()
     one, two, lane = (scope.variable(name, z3.IntVal(0), z3.IntVal(8)) for name in ("one", "two", "lane"))
-    made = scope.made
+    made = scope.made.copy()
     first = scope.index(one, lane)
     scope.made = made  # as another run would be at the same place
     second = scope.index(two, lane)
