@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,12 +92,20 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
         assumed: what ``tl.assume`` promises the compiler.
         rounds: counters of the loops that are being run.
         path: conditions under which what runs now is reached.
+        changing: arguments whose memory the launch may change while it is read.
     """
 
-    def __init__(self, scope: Scope, grid: Sequence[Expression], choose: Callable[[Expression], bool]) -> None:
+    def __init__(
+        self,
+        scope: Scope,
+        grid: Sequence[Expression],
+        choose: Callable[[Expression], bool],
+        changing: Collection[str] = (),
+    ) -> None:
         super().__init__()
         self.options = interpreter_options(debug=True, sanitize_overflow=False)
         self.scope = scope
+        self.changing = changing
         self.grid = tuple(grid)
         self.accesses: list[Access] = []
         self.assumed: list[Assumption] = []
@@ -278,7 +286,11 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
         (offset, where, rest), shape, lanes = self._together(ptr, holds, otherwise)
         self._access(READ, ptr, offset, where, lanes)
         name = f"loaded {ptr.argument} {self._versions.get(ptr.argument, 0)} as {scalar.name}"
-        value = self.scope.function(name, sort_of(scalar), [offset], range_of(scalar))
+        place = [offset]
+        if ptr.argument in self.changing:
+            # Whoever reads it, and when, may find something else.
+            place += [*self.instance(), *(lane for lane in lanes if lane is not None)]
+        value = self.scope.function(name, sort_of(scalar), place, range_of(scalar))
         if z3.is_true(where):
             return Symbol(value, scalar, shape, lanes)
         return Symbol(z3.If(where, value, _as(rest, value)), scalar, shape, lanes)

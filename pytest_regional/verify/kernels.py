@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -88,7 +88,11 @@ class _Choices:
 
 
 def run_kernel(
-    function: Any, arguments: Mapping[str, Any], types: Mapping[str, Any], grid: Sequence[Expression]
+    function: Any,
+    arguments: Mapping[str, Any],
+    types: Mapping[str, Any],
+    grid: Sequence[Expression],
+    changing: Collection[str] = (),
 ) -> KernelRun:
     """Run a jitted function on symbols.
 
@@ -97,12 +101,13 @@ def run_kernel(
         arguments: for each parameter a :class:`Pointer`, an integer expression, a number, or a constant.
         types: the signature: types of arguments as Inductor and Triton write them (``*fp32``, ``i64``).
         grid: how many programs there are along x, y and z.
+        changing: arguments whose memory the launch may change while it is read.
 
     Raises:
         NotVerifiableError: the kernel does something of which too little is known.
     """
     scope, choices = Scope(), _Choices()
-    made = SymbolicBuilder(scope, grid, choices)
+    made = SymbolicBuilder(scope, grid, choices, changing)
     semantic = semantic_class()(made)
     runs = 0
     with interpreting(), interpreted_as(Interpretation(made, semantic, SymbolicMeaning)):

@@ -78,6 +78,7 @@ class Question:
         self.start()
         self.lowering = Lowering(run.scope)
         self.facts = self._facts()
+        self._spans: dict[Tensor, Expression] = {}
 
     def start(self) -> None:
         """Begin to count the time for this kernel."""
@@ -159,6 +160,21 @@ class Question:
         if answer == z3.sat:
             return solver.model()
         raise NotVerifiableError(f"z3 does not know: {solver.reason_unknown()}")
+
+    def span(self, tensor: Tensor) -> Expression:
+        """Return how many elements lie between a tensor's first and its last; none where a size may be 0 and is.
+
+        Raises:
+            NotVerifiableError: z3 does not know.
+        """
+        found = self._spans.get(tensor)
+        if found is None:
+            (plain, *sizes), _ = self.lowered(tensor.span(), *tensor.sizes)
+            empty = z3.Or(*(size <= 0 for size in sizes))
+            known = [self.lowering.of(fact) for fact in self.sizes]
+            possible = sizes and self.refute([empty], [*known, *self.lowering.known]) is not None
+            found = self._spans[tensor] = z3.If(empty, z3.IntVal(0), plain) if possible else plain
+        return found
 
     def about_sizes(self) -> Question:
         """Return a question about the same sizes, and no kernel."""
@@ -259,7 +275,7 @@ def memory_safe(question: Question) -> Outcome:
                 raise NotVerifiableError(f"argument {access.argument} is no known tensor")
             (path, mask, offset), _ = question.lowered(access.path, access.mask, access.offset)
             mask = z3.And(path, mask)
-            (span,), _ = question.lowered(tensor.span())
+            span = question.span(tensor)
             if access.width != tensor.width:
                 raise NotVerifiableError(f"argument {access.argument} is read as elements of another size")
             found = overflow(access, (*access.conditions, access.mask), access.offset)
@@ -268,6 +284,10 @@ def memory_safe(question: Question) -> Outcome:
             found = _first(question, [mask], [z3.And(offset >= 0, offset < span)], access.facts)
             if found is not None:
                 return _refuted(question, f"out-of-bounds {access.kind}", access, found)
+        for number, fact in enumerate(question.run.scope.facts):
+            _, fits = question.lowered(fact)
+            if _first(question, [], fits, number) is not None:
+                raise NotVerifiableError("an integer that an assertion compares may overflow")
         for promise in question.run.assumed:
             (held,), fits = question.lowered(promise.condition)
             if _first(question, [], [held, *fits], promise.facts) is not None:
@@ -477,7 +497,7 @@ def covered(question: Question, argument: str) -> Outcome:
         if len(stores) != 1:
             raise NotVerifiableError(f"{len(stores)} stores to {argument}")
         tensor, store = question.tensors[argument], stores[0]
-        (span, count), _ = question.lowered(tensor.span(), tensor.count())
+        span, ((count,), _) = question.span(tensor), question.lowered(tensor.count())
         if _first(question, [], [span == count]) is not None:
             raise NotVerifiableError(f"{argument} is a tensor with gaps")
         times = _times(question, store)
@@ -550,7 +570,7 @@ def filled(known: Sequence[Expression], whole: Tensor, parts: Sequence[Tensor], 
 
     def check() -> tuple[str, str, Counterexample | None]:
         question = Question(KernelRun(Scope(), [], [], ()), {}, known, seconds)
-        (span, *counts), _ = question.lowered(whole.span(), *(part.count() for part in parts))
+        span, (counts, _) = question.span(whole), question.lowered(*(part.count() for part in parts))
         if _first(question, [], [z3.Sum(counts) == span]) is not None:
             raise NotVerifiableError("the tensors written into one buffer are not as many elements as it has")
         for number, one in enumerate(parts):

@@ -18,7 +18,7 @@ from pytest_regional.emulation.launch import constants_of, named_arguments
 from pytest_regional.verify.buffers import BufferFlow, Effects
 from pytest_regional.verify.builder import READ, UPDATE, WRITE
 from pytest_regional.verify.errors import NotVerifiableError
-from pytest_regional.verify.kernels import Pointer, run_kernel
+from pytest_regional.verify.kernels import KernelRun, Pointer, run_kernel
 from pytest_regional.verify.outcomes import BUFFERS, COVERAGE, MEMORY, PROVED, RACES, REFUTED, UNKNOWN, Outcome
 from pytest_regional.verify.properties import (
     Question,
@@ -193,13 +193,13 @@ def _verified(launch: SymbolicLaunch, number: int, question: Question | str, req
 
 def _digest(launch: SymbolicLaunch, sizes: Mapping[str, Any], *more: Any) -> str:
     tuner = launch.tuner
-    parts = [jit_source(tuner.fn), tuner.triton_meta["signature"], sizes, *more]
+    parts = [jit_source(tuner.fn), tuner.triton_meta, sorted(map(str, tuner.inductor_meta.items())), sizes, *more]
     storages: dict[int, int] = {}
     for name, value in launch.arguments.items():
         numbers: tuple[Any, ...] = (value,)
         if isinstance(value, View):
             place = storages.setdefault(id(value.storage), len(storages))
-            numbers = (place, value.storage.given, value.start, *value.sizes, *value.strides)
+            numbers = (place, value.storage.given, value.dtype, value.start, *value.sizes, *value.strides)
         parts += [name, *(n.expression.sexpr() if isinstance(n, Size) else n for n in numbers)]
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
 
@@ -216,7 +216,10 @@ def _outcomes(launch: SymbolicLaunch, number: int, question: Question, required:
         yield from (Outcome(p, UNKNOWN, reason) for p in (MEMORY, RACES, COVERAGE))
         return
     replayed = functools.partial(_replayed, launch, question, number)
-    safe = [replayed(memory_safe(question)), replayed(race_free(question))]
+    memory, races = replayed(memory_safe(question)), replayed(race_free(question))
+    if memory.verdict != PROVED and races.verdict == PROVED:
+        races = replace(races, verdict=UNKNOWN, reason="an index may overflow, as memory safety is not proved")
+    safe = [memory, races]
     yield from safe
     for argument in required:
         if all(outcome.verdict == PROVED for outcome in safe):
@@ -302,6 +305,18 @@ def question_of(launch: SymbolicLaunch, config: Any, known: Sequence[Expression]
     sizes = grid_of_inductor_kernel(tuner.inductor_meta, config, numbers)
     grid = [expression_of(size) for size in sizes]
     run = run_kernel(tuner.fn, arguments, signature, grid)
+    changing = _changing(run, tensors)
+    if changing:
+        run = run_kernel(tuner.fn, arguments, signature, grid, changing)
     run.equal_indices_allowed = not tuner.inductor_meta.get("atomic_add_found")
     fits = [tensor.span() * tensor.width <= _LARGEST for tensor in tensors.values()]
     return Question(run, tensors, [*known, *fits], seconds)
+
+
+def _changing(run: KernelRun, tensors: Mapping[str, Tensor]) -> frozenset[str]:
+    """Return the arguments of integers that a launch reads and whose memory it changes."""
+    changed = {tensors[a.argument].storage for a in run.accesses if a.kind != READ and a.argument in tensors}
+    read = {a.argument for a in run.accesses if a.kind == READ and a.argument in tensors}
+    return frozenset(
+        name for name in read if tensors[name].storage in changed and not tensors[name].dtype.is_floating_point
+    )

@@ -435,8 +435,6 @@ class _Names(dict):  # type: ignore[type-arg]
             "torch": _Torch(run),
             "aten": _Operators(run, "aten"),
             "inductor_ops": _Operators(run, "inductor"),
-            "max": largest,
-            "min": smallest,
         }
         super().__init__()
         for name, value in original.items():
