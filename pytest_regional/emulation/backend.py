@@ -55,11 +55,13 @@ class GeneratedGraph:
         inputs: the inputs that the graph was compiled with: fake tensors, and symbolic sizes with what guards say of
             them.
         donated: positions of inputs whose memory the code may use for other buffers.
+        undefined: whether the graph itself has values that are not defined, as of ``torch.empty``.
     """
 
     call: Callable[[list[Any]], Any]
     inputs: Sequence[Any]
     donated: tuple[int, ...] = ()
+    undefined: bool = False
 
 
 class Emulation:
@@ -138,7 +140,7 @@ class Emulation:
                 _refuse_code_for_cpu(compiled)
                 if generated is not None:
                     for observer in self.observers:
-                        observer(GeneratedGraph(generated, example_inputs, donated_inputs()))
+                        observer(GeneratedGraph(generated, example_inputs, donated_inputs(), undefined))
                 return compiled
 
         return compile_for_gpu

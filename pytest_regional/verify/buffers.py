@@ -83,6 +83,9 @@ class BufferFlow:
         views = {key: value for key, value in step.arguments.items() if isinstance(value, View)}
         if effects.reads is None or effects.writes is None:
             self._state.unknown.append(f"what {name} reads and writes is not known")
+            for view in views.values():
+                self._write(view, name)
+                view.contents.complete = True
             return
         for argument in sorted(effects.reads & views.keys()):
             self._read(views[argument], name, in_place=argument in effects.writes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -101,11 +102,13 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
         grid: Sequence[Expression],
         choose: Callable[[Expression], bool],
         changing: Collection[str] = (),
+        seconds: float = math.inf,
     ) -> None:
         super().__init__()
         self.options = interpreter_options(debug=True, sanitize_overflow=False)
         self.scope = scope
         self.changing = changing
+        self.deadline = time.monotonic() + seconds
         self.grid = tuple(grid)
         self.accesses: list[Access] = []
         self.assumed: list[Assumption] = []
@@ -237,7 +240,13 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
         return [fact for fact in self.scope.facts if names & symbols.symbols_of([fact]).keys()]
 
     def _together(self, *handles: Symbol) -> tuple[list[Expression], tuple[int, ...], Lanes]:
-        """Return the elements at one place of several blocks of one shape, the shape, and its lanes."""
+        """Return the elements at one place of several blocks of one shape, the shape, and its lanes.
+
+        Raises:
+            NotVerifiableError: the time for the kernel is used up.
+        """
+        if time.monotonic() > self.deadline:
+            raise NotVerifiableError("out of time while the kernel was run on symbols")
         shape = max((handle.shape for handle in handles), key=lambda s: (len(s), math.prod(s)))
         lanes: list[Expression | None] = [None] * len(shape)
         expressions = []

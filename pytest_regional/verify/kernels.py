@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,6 +43,8 @@ class KernelRun:
         programs: the variables of the program's place in the grid.
         equal_indices_allowed: whether two of the indices that the kernel loads and stores at may be equal: then one of
             the stores lasts, and PyTorch does not say which. Where values are added up there, none may be lost.
+        checks_indices: whether the kernel has to check the indices that it loads: Inductor's own loops do, while a
+            template, or a kernel that somebody wrote, may know what it is given.
     """
 
     scope: Scope
@@ -49,6 +52,7 @@ class KernelRun:
     assumed: list[Assumption]
     programs: tuple[Expression, ...]
     equal_indices_allowed: bool = True
+    checks_indices: bool = True
 
 
 class _Choices:
@@ -93,6 +97,7 @@ def run_kernel(
     types: Mapping[str, Any],
     grid: Sequence[Expression],
     changing: Collection[str] = (),
+    seconds: float = math.inf,
 ) -> KernelRun:
     """Run a jitted function on symbols.
 
@@ -102,12 +107,13 @@ def run_kernel(
         types: the signature: types of arguments as Inductor and Triton write them (``*fp32``, ``i64``).
         grid: how many programs there are along x, y and z.
         changing: arguments whose memory the launch may change while it is read.
+        seconds: for the run.
 
     Raises:
         NotVerifiableError: the kernel does something of which too little is known.
     """
     scope, choices = Scope(), _Choices()
-    made = SymbolicBuilder(scope, grid, choices, changing)
+    made = SymbolicBuilder(scope, grid, choices, changing, seconds)
     semantic = semantic_class()(made)
     runs = 0
     with interpreting(), interpreted_as(Interpretation(made, semantic, SymbolicMeaning)):

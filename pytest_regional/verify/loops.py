@@ -32,7 +32,7 @@ class SymbolicMeaning(Meaning):
     @property
     def helpers(self) -> Mapping[str, Callable[..., Any]]:
         """Return functions by the name that rewritten text calls."""
-        return {**super().helpers, _LOOP: Loop}
+        return {**super().helpers, _LOOP: Loop, _KEPT: _kept}
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         """Take parameters for bound."""
@@ -69,9 +69,25 @@ class SymbolicMeaning(Meaning):
         if not changed:
             return [made, node]
         names = ", ".join(changed)
+        values = ", ".join(f"{_KEPT}(lambda: {name})" for name in changed)
         for place, method in ((0, "enter"), (len(node.body) + 1, "leave")):
-            node.body.insert(place, ast.parse(f"({names},) = {loop}.{method}(({names},))").body[0])
-        return [made, node, ast.parse(f"({names},) = {loop}.result(({names},))").body[0]]
+            node.body.insert(place, ast.parse(f"({names},) = {loop}.{method}(({values},))").body[0])
+        return [made, node, ast.parse(f"({names},) = {loop}.result(({values},))").body[0]]
+
+
+_KEPT = "__kept"
+
+
+class _Unbound:
+    """Stands for a variable that only some branches bind."""
+
+
+def _kept(value: Callable[[], Any]) -> Any:
+    """Return what a variable holds, if anything."""
+    try:
+        return value()
+    except NameError:
+        return _Unbound()
 
 
 def _stored(tree: ast.AST) -> set[str]:

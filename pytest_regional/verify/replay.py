@@ -179,7 +179,12 @@ def _called(graph: Graph, inputs: list[Any], emulation: Emulation, reused: Calla
     made: Any = types.FunctionType(marked.__code__, names, plain.__name__, plain.__defaults__, plain.__closure__)
     if plain is not call:
         made = types.MethodType(made, call.__self__)
-    with OperatorsOnCpu(emulation.memory, emulation.device_mock):
+    with (
+        torch.random.fork_rng(devices=[]),
+        OperatorsOnCpu(emulation.memory, emulation.device_mock),
+        emulation.memory.undefined_allowed(graph.undefined),
+    ):
+        torch.manual_seed(0)
         returned: Sequence[Any] = made(inputs)
     return returned
 

@@ -290,7 +290,9 @@ def question_of(launch: SymbolicLaunch, config: Any, known: Sequence[Expression]
     arguments: dict[str, Any] = dict(constants_of(tuner, config))
     numbers: dict[str, Any] = {"max": largest}
     for name, value in launch.arguments.items():
-        if isinstance(value, View):
+        if signature.get(name) == "constexpr":
+            arguments[name] = numbers[name] = int(value) if isinstance(value, Size) else value
+        elif isinstance(value, View):
             tensors[name] = value.tensor(dtype_of_pointer(signature[name]))
             arguments[name] = Pointer(name)
         elif isinstance(value, (Size, int)) and not isinstance(value, bool):
@@ -304,10 +306,12 @@ def question_of(launch: SymbolicLaunch, config: Any, known: Sequence[Expression]
             raise NotVerifiableError(f"argument {name} is a {type(value).__name__}")
     sizes = grid_of_inductor_kernel(tuner.inductor_meta, config, numbers)
     grid = [expression_of(size) for size in sizes]
-    run = run_kernel(tuner.fn, arguments, signature, grid)
+    run = run_kernel(tuner.fn, arguments, signature, grid, seconds=seconds)
     changing = _changing(run, tensors)
     if changing:
-        run = run_kernel(tuner.fn, arguments, signature, grid, changing)
+        run = run_kernel(tuner.fn, arguments, signature, grid, changing, seconds)
+    kernel = str(tuner.fn.__name__)
+    run.checks_indices = kernel.startswith("triton_") and not kernel.startswith("triton_tem_")
     run.equal_indices_allowed = not tuner.inductor_meta.get("atomic_add_found")
     fits = [tensor.span() * tensor.width <= _LARGEST for tensor in tensors.values()]
     return Question(run, tensors, [*known, *fits], seconds)

@@ -30,6 +30,8 @@ REUSED = "__reused"
 
 _INPUT = "input "
 
+_MOST_STEPS = 20_000
+
 
 @dataclass(frozen=True)
 class TensorInput:
@@ -52,6 +54,7 @@ class Graph:
         source: the text of ``call``.
         marked: its functions, each with one that calls :data:`REUSED`, see :func:`with_reuse_marked`; those that lack
             here are made when they are needed, of files that have to be there then.
+        undefined: whether the graph itself has values that are not defined.
     """
 
     call: Any
@@ -60,6 +63,7 @@ class Graph:
     donated: Sequence[int] = ()
     source: str = ""
     marked: Mapping[types.FunctionType, types.FunctionType] = field(default_factory=dict, repr=False)
+    undefined: bool = False
 
 
 def graph_of(generated: GeneratedGraph) -> Graph:
@@ -71,8 +75,19 @@ def graph_of(generated: GeneratedGraph) -> Graph:
     inputs, known = graph_inputs(generated.inputs)
     calls = [generated.call, *getattr(getattr(generated.call, "__self__", None), "partitions", ())]
     plain = [getattr(call, "__func__", call) for call in calls]
-    marked = {function: with_reuse_marked(function) for function in plain}
-    return Graph(generated.call, inputs, known, generated.donated, "".join(map(source_of, plain)), marked)
+    functions = {*plain, *_functions_in(plain[0].__globals__)}
+    marked = {function: with_reuse_marked(function) for function in functions}
+    source = "".join(map(source_of, plain))
+    return Graph(generated.call, inputs, known, generated.donated, source, marked, generated.undefined)
+
+
+def _functions_in(module: Mapping[str, Any]) -> list[types.FunctionType]:
+    """Return the functions that a generated module defines with text of its own: those of subgraphs, among others."""
+    return [
+        value
+        for value in module.values()
+        if isinstance(value, types.FunctionType) and value.__globals__ is module and value.__name__ != "<lambda>"
+    ]
 
 
 def source_of(call: Any) -> str:
@@ -184,6 +199,9 @@ class View:
 
     def __getitem__(self, key: Any) -> Any:
         raise NotVerifiableError("a tensor indexed by the code that launches kernels")
+
+    def __bool__(self) -> bool:
+        raise NotVerifiableError("a branch on a tensor in the code that launches kernels")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -319,6 +337,7 @@ class _Run:
         self.result = WrapperRun()
         self.count = 0
         self.constants: dict[int, View] = {}
+        self.modules: dict[int, dict[str, Any]] = {}
 
     def given(self, name: str, value: Any) -> Any:
         if isinstance(value, TensorInput):
@@ -336,7 +355,7 @@ class _Run:
             raise NotVerifiableError(f"code that launches kernels as {type(call).__name__}")
         replaced = types.FunctionType(
             (self.marked.get(plain) or with_reuse_marked(plain)).__code__,
-            _Names(self, plain.__globals__),
+            self.names_of(plain.__globals__),
             plain.__name__,
             plain.__defaults__,
             plain.__closure__,
@@ -347,10 +366,23 @@ class _Run:
         parts = [self.function(part) for part in getattr(owner, "partitions", [])]
         return types.MethodType(replaced, types.SimpleNamespace(partitions=parts))
 
+    def names_of(self, module: dict[str, Any]) -> dict[str, Any]:
+        """Return what generated code finds under the names of its module."""
+        found = self.modules.get(id(module))
+        if found is None:
+            found = self.modules[id(module)] = _Names(self, module)
+            # They find each other there, so they come last.
+            for function in _functions_in(module):
+                if function in self.marked:
+                    found[function.__name__] = self.function(function)
+        return found
+
     # What takes the place of the functions that generated code calls.
 
     def name(self, prefix: str) -> str:
         self.count += 1
+        if self.count > _MOST_STEPS:
+            raise NotVerifiableError(f"more than {_MOST_STEPS} steps, as in a loop that data end")
         return f"{prefix} {self.count}"
 
     def view(
