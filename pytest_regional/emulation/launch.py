@@ -31,7 +31,7 @@ from pytest_regional.emulation.interpreter.segments import LaunchMemory, Segment
 from pytest_regional.emulation.interpreter.values import from_numbers, numpy_type, scalar_value
 from pytest_regional.emulation.memory import Memory
 
-_GRID_LIMITS = (2**31 - 1, 65535, 65535)
+GRID_LIMITS = (2**31 - 1, 65535, 65535)
 _LARGEST_BLOCKS = {"XBLOCK": 4096, "YBLOCK": 1024, "ZBLOCK": 1024}
 _LARGEST_TILE = 1 << 16
 _SCALABLE_GRIDS = ("Grid1D", "Grid2D", "Grid3D")
@@ -246,9 +246,9 @@ def _launch(
 
 def _checked_grid(name: str, grid: Sequence[Any]) -> tuple[int, int, int]:
     x, y, z = (*(int(size) for size in grid), 1, 1)[:3]
-    for size, limit in zip((x, y, z), _GRID_LIMITS, strict=True):
+    for size, limit in zip((x, y, z), GRID_LIMITS, strict=True):
         if not 0 <= size <= limit:
-            raise EmulationError(f"grid {(x, y, z)} of {name} exceeds what CUDA launches, {_GRID_LIMITS}")
+            raise EmulationError(f"grid {(x, y, z)} of {name} exceeds what CUDA launches, {GRID_LIMITS}")
     return x, y, z
 
 

@@ -162,9 +162,18 @@ def _elements(found: Allocation, tensor: torch.Tensor) -> npt.NDArray[Any]:
     """Return those flags of ``found.written`` that stand for the elements of ``tensor``, in its shape, as a view.
 
     Elements wider than the buffer's own have several, along one more axis; of narrower ones several share one.
+
+    Raises:
+        MemoryFaultError: it reaches beyond the buffer.
     """
     assert found.written is not None
     width = tensor.element_size()
+    end = (tensor.storage_offset() + _span(tensor.shape, tensor.stride())) * width
+    if end > found.nbytes and tensor.numel():
+        raise MemoryFaultError(
+            f"a tensor of shape {tuple(tensor.shape)}, strides {tensor.stride()} and {tensor.dtype} at element "
+            f"{tensor.storage_offset()} ends {end - found.nbytes} bytes beyond its buffer of {found.nbytes} bytes"
+        )
     offset = tensor.storage_offset() * width // found.granule
     steps = tuple(step * width for step in tensor.stride())
     if all(step % found.granule == 0 for step in steps):

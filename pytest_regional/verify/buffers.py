@@ -76,6 +76,8 @@ class BufferFlow:
         for view in step.reads:
             self._read(view, step.name, in_place=False)
         for view in step.writes:
+            if any(view.storage is read.storage and view.contents is not read.contents for read in step.reads):
+                self._refute(f"{step.name} writes {view.contents.name} into memory that it reads")
             self._write(view, step.name)
 
     def _launch(self, step: SymbolicLaunch, effects: Effects) -> None:

@@ -38,6 +38,7 @@ class Tensor:
         strides: of its axes, in elements.
         dtype: of its elements.
         given: whether it is an input or a constant of the graph, which may hold anything.
+        room: how many elements that memory has, where it is known and this tensor is not all of it.
     """
 
     storage: str
@@ -46,6 +47,7 @@ class Tensor:
     strides: tuple[Expression, ...]
     dtype: torch.dtype
     given: bool = False
+    room: Expression | None = None
 
     @property
     def width(self) -> int:
@@ -56,17 +58,29 @@ class Tensor:
         """Return how many elements lie between its first and its last, both counted; for a tensor that has any."""
         return z3.IntVal(1) + z3.Sum([(n - 1) * s for n, s in zip(self.sizes, self.strides, strict=True)])
 
+    def within(self, offset: Expression, span: Expression) -> Expression:
+        """Return whether an element, counted from the first, is one of ``span`` and lies inside of the memory."""
+        inside = z3.And(offset >= 0, offset < span)
+        if self.room is None:
+            return inside
+        return z3.And(inside, self.start + offset >= 0, self.start + offset < self.room)
+
     def count(self) -> Expression:
         """Return how many elements it has."""
         return z3.Product(list(self.sizes)) if self.sizes else z3.IntVal(1)
 
 
 # Small enough to be run, and to be read; tried in this order before any size is allowed.
-_SMALL = (16, 256, 4096)
+_SMALL = (16, 256, 4096, 1 << 17, (1 << 31) + 4096)
+_FEW = 4096
 
 
 class Question:
-    """One kernel, with what is known when it is launched, and the time that is left for it."""
+    """One kernel, with what is known when it is launched, and the time that is left for it.
+
+    Attributes:
+        numbers: integer arguments, and the limits of their types.
+    """
 
     def __init__(
         self, run: KernelRun, tensors: Mapping[str, Tensor], facts: Sequence[Expression], seconds: float
@@ -75,6 +89,7 @@ class Question:
         self.tensors = tensors
         self.sizes = list(facts)
         self.seconds = seconds
+        self.numbers: dict[str, tuple[Expression, int, int]] = {}
         self.start()
         self.lowering = Lowering(run.scope)
         self.facts = self._facts()
@@ -189,14 +204,46 @@ class Question:
             NotVerifiableError: z3 does not know whether there are any.
         """
         known = self.closed([*expressions, *sizes], facts)
+        return self.small(expressions, known, sizes) or self.refute(expressions, known)
+
+    def small(
+        self, expressions: Sequence[Expression], known: Sequence[Expression], sizes: Sequence[Expression]
+    ) -> z3.ModelRef | None:
+        """Return values for which all of ``expressions`` hold with small sizes, or None if none are found."""
         for limit in _SMALL if sizes else ():
+            bounds = [size <= limit for size in sizes]
             try:
-                found = self.refute([*expressions, *(size <= limit for size in sizes)], known)
+                found = self.refute([*expressions, *bounds], known)
             except NotVerifiableError:
                 break
             if found is not None:
-                return found
-        return self.refute(expressions, known)
+                return found if limit <= _FEW else self._narrowed(found, [*expressions, *bounds], known, sizes)
+        return None
+
+    def _narrowed(
+        self,
+        found: z3.ModelRef,
+        expressions: Sequence[Expression],
+        known: Sequence[Expression],
+        sizes: Sequence[Expression],
+    ) -> z3.ModelRef:
+        """Return values with which as many sizes as possible are small, so that tensors of them can be made."""
+        bounds: list[Expression] = []
+        for size in sizes:
+            bounds.append(size <= _SMALL[0])
+            try:
+                smaller = self.refute([*expressions, *bounds], known)
+            except NotVerifiableError:
+                break
+            if smaller is None:
+                bounds.pop()
+            else:
+                found = smaller
+        return found
+
+    def symbols(self) -> list[Expression]:
+        """Return the symbolic sizes."""
+        return [symbol for name, symbol in symbols_of(self.sizes).items() if "#" not in name]
 
     def lowered(self, *expressions: Expression) -> tuple[list[Expression], list[Expression]]:
         """Return expressions without marks, and what has to hold for no integer among them to wrap."""
@@ -262,28 +309,33 @@ def memory_safe(question: Question) -> Outcome:
         return found
 
     def check() -> tuple[str, str, Counterexample | None]:
-        # Masks first: an index that wraps could let a lane through that is not meant to be.
-        for access in question.run.accesses:
-            steps = (*access.conditions, access.mask)
-            for number, step in enumerate(steps):
-                found = overflow(access, steps[:number], step)
-                if found is not None:
-                    return _refuted(question, f"the mask of a {access.kind} overflows", access, found)
+        for name, (number, low, high) in question.numbers.items():
+            (value,), _ = question.lowered(number)
+            found = _first(question, [], [z3.And(value >= low, value <= high)])
+            if found is not None:
+                return REFUTED, f"argument {name} does not fit its type", example_of(question, found)
         for access in question.run.accesses:
             tensor = question.tensors.get(access.argument)
             if tensor is None:
                 raise NotVerifiableError(f"argument {access.argument} is no known tensor")
-            (path, mask, offset), _ = question.lowered(access.path, access.mask, access.offset)
-            mask = z3.And(path, mask)
-            span = question.span(tensor)
             if access.width != tensor.width:
                 raise NotVerifiableError(f"argument {access.argument} is read as elements of another size")
-            found = overflow(access, (*access.conditions, access.mask), access.offset)
-            if found is not None:
-                return _refuted(question, f"the index of a {access.kind} overflows", access, found)
-            found = _first(question, [mask], [z3.And(offset >= 0, offset < span)], access.facts)
+            (path, mask, inside), fits = question.lowered(
+                access.path, access.mask, tensor.within(access.offset, question.span(tensor))
+            )
+            found = _first(question, [z3.And(path, mask), *fits], [inside], access.facts)
             if found is not None:
                 return _refuted(question, f"out-of-bounds {access.kind}", access, found)
+        # An integer that wraps could let a lane through that is not meant to be: what precedes takes it for exact.
+        for access in question.run.accesses:
+            # Where one part of a mask does not hold, it does not matter that another one is wrong.
+            parts = sorted(_conjuncts(access.mask), key=lambda part: len(question.lowered(part)[1]))
+            steps = (*access.conditions, *parts, access.offset)
+            for step, computed in enumerate(steps):
+                found = overflow(access, steps[:step], computed)
+                if found is not None:
+                    what = "index" if step == len(steps) - 1 else "mask"
+                    return _refuted(question, f"the {what} of a {access.kind} overflows", access, found)
         for number, fact in enumerate(question.run.scope.facts):
             _, fits = question.lowered(fact)
             if _first(question, [], fits, number) is not None:
@@ -307,7 +359,7 @@ def _first(
     found = question.refute(goal, question.closed(goal, facts))
     if found is None:
         return None
-    sizes = [symbol for name, symbol in symbols_of(question.sizes).items() if "#" not in name]
+    sizes = question.symbols()
     return question.smallest(goal, sizes, facts) if sizes else found
 
 
@@ -436,7 +488,27 @@ def _meeting(
         linked = [*_program_links(question)]
         known += linked
         twin += [z3.substitute(part, *other_names) for part in linked]
-    return question.refute([mask, twin[0], address == twin[1], differ], [*known, *twin[2:]])
+    meet, known = [mask, twin[0], address == twin[1], differ], [*known, *twin[2:]]
+    found = question.refute(meet, known)
+    return None if found is None else _soonest(question, meet, known, (write, other), pairs) or found
+
+
+def _soonest(
+    question: Question,
+    meet: Sequence[Expression],
+    known: Sequence[Expression],
+    accesses: tuple[Access, Access],
+    pairs: Sequence[tuple[Expression, Expression]],
+) -> z3.ModelRef | None:
+    """Return values with small sizes, of two programs rather than of one, with which two accesses meet."""
+    apart = [program != z3.substitute(program, *pairs) for program in _programs(question, accesses)]
+    links = _program_links(question)
+    links += [z3.substitute(link, *pairs) for link in links]
+    for more in ([z3.Or(*apart)], []) if apart else ([],):
+        found = question.small([*meet, *more], [*known, *links], question.symbols())
+        if found is not None:
+            return found
+    return None
 
 
 def _marks(expressions: Sequence[Expression]) -> list[tuple[Expression, Expression]]:
@@ -501,13 +573,23 @@ def covered(question: Question, argument: str) -> Outcome:
         span, ((count,), _) = question.span(tensor), question.lowered(tensor.count())
         if _first(question, [], [span == count]) is not None:
             raise NotVerifiableError(f"{argument} is a tensor with gaps")
-        times = _times(question, store)
-        found = _first(question, [], [times == count])
+        try:
+            found = _first(question, [], [_times(question, store) == count])
+        except _UncountedError as uncounted:
+            return REFUTED, f"the stores to {argument}: {uncounted}", example_of(question, uncounted.model)
         if found is None:
             return _PROVED
         return REFUTED, f"the stores to {argument} are not as many as it has elements", example_of(question, found)
 
     return _timed(COVERAGE, check)
+
+
+class _UncountedError(NotVerifiableError):
+    """How often a store happens is not known; where it may be less often than the tensor has elements."""
+
+    def __init__(self, reason: str, model: z3.ModelRef) -> None:
+        super().__init__(reason)
+        self.model = model
 
 
 def _times(question: Question, store: Access) -> Expression:
@@ -519,22 +601,25 @@ def _times(question: Question, store: Access) -> Expression:
     for variable in _variables(question, store):
         _, low, high = question.run.scope.bounds[variable.decl().name()]
         top = None if high is None else question.lowering.of(high)
-        below = [(c, bound) for c in conditions if (bound := _upper_bound(c, variable)) is not None]
+        below = [(c, bound) for c in conditions if (bound := _upper_bound(question, c, variable)) is not None]
         if below:
             condition, bound = below[0]
-            if top is not None and _first(question, [], [bound <= top, bound >= 0], store.facts) is not None:
-                raise NotVerifiableError(f"a grid that may be too small for {bound}")
+            short = None if top is None else _first(question, [], [bound <= top, bound >= 0], store.facts)
+            if short is not None:
+                raise _UncountedError(f"a grid that may be too small for {bound}", short)
             used.append(condition)
             top = bound
         if top is None or constant(z3.simplify(low)) != 0:
-            raise NotVerifiableError("a loop that the mask does not end")
+            reason = "a loop that the mask does not end"
+            again = _first(question, [mask, variable > 0], [z3.BoolVal(False)], store.facts)
+            raise NotVerifiableError(reason) if again is None else _UncountedError(reason, again)
         times = times * top
     for condition in conditions:
-        if (
-            not any(condition.eq(known) for known in used)
-            and _first(question, used, [condition], store.facts) is not None
-        ):
-            raise NotVerifiableError(f"a mask that is more than the ends of the axes: {str(condition)[:80]}")
+        if any(condition.eq(known) for known in used):
+            continue
+        left = _first(question, used, [condition], store.facts)
+        if left is not None:
+            raise _UncountedError(f"a mask that is more than the ends of the axes: {str(condition)[:80]}", left)
     return times
 
 
@@ -544,26 +629,23 @@ def _conjuncts(mask: Expression) -> list[Expression]:
     return [] if z3.is_true(mask) else [mask]
 
 
-def _upper_bound(condition: Expression, variable: Expression) -> Expression | None:
+def _upper_bound(question: Question, condition: Expression, variable: Expression) -> Expression | None:
     """Return what ``variable`` has to be below for ``condition`` to hold, if that is all it says."""
-    if z3.is_not(condition):
-        inner = condition.arg(0)
-        if z3.is_le(inner) and inner.arg(1).eq(variable):
-            found = inner.arg(0)
-        elif z3.is_ge(inner) and inner.arg(0).eq(variable):
-            found = inner.arg(1)
-        else:
-            return None
-    elif z3.is_lt(condition) and condition.arg(0).eq(variable):
-        found = condition.arg(1)
-    elif z3.is_le(condition) and condition.arg(0).eq(variable):
-        found = condition.arg(1) + 1
-    elif z3.is_gt(condition) and condition.arg(1).eq(variable):
-        found = condition.arg(0)
-    else:
+    negated = z3.is_not(condition)
+    inner = condition.arg(0) if negated else condition
+    if not any(is_one(inner) for is_one in (z3.is_le, z3.is_lt, z3.is_ge, z3.is_gt)):
         return None
-    names = symbols_of([found])
-    return None if variable.decl().name() in names or any("#" in name for name in names) else found
+    low, high = inner.children()
+    if z3.is_ge(inner) or z3.is_gt(inner):
+        low, high = high, low
+    strict = z3.is_lt(inner) or z3.is_gt(inner)
+    if negated:
+        low, high, strict = high, low, not strict
+    # Now it says that ``low`` is below ``high``, or at most that.
+    rest = z3.simplify(high - low + variable, som=True)
+    if not question.lowering.is_of_sizes(rest):
+        return None
+    return rest if strict else z3.simplify(rest + 1)
 
 
 def filled(known: Sequence[Expression], whole: Tensor, parts: Sequence[Tensor], seconds: float) -> Outcome:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,6 +24,12 @@ from pytest_regional.verify.properties import Question, Tensor
 from pytest_regional.verify.sizes import Size
 from pytest_regional.verify.symbols import Scope, evaluated, symbols_of
 from pytest_regional.verify.wrappers import REUSED, Graph, SymbolicLaunch, TensorInput, View, with_reuse_marked
+
+_MOST_TRACKED = 1 << 24
+"""The most elements of a tensor of which it is remembered who wrote them."""
+
+_NOT_RESERVED = 0x4000 if sys.platform == "linux" else 0
+"""``MAP_NORESERVE``, which Python names from 3.13 on: memory that is not touched need not be there."""
 
 
 class Replay:
@@ -84,21 +92,38 @@ class Replay:
                 storages[key] = self._memory(group, dtype, shared, tracked == name)
             start = int(evaluated(tensor.start, self.sizes)) if shared else 0
             view = torch.empty(0, dtype=dtype)
-            numbers = [[int(evaluated(n, self.sizes)) for n in part] for part in (tensor.sizes, tensor.strides)]
-            found[name] = view.set_(storages[key].untyped_storage(), start, *numbers)
+            count = max(0, self._end(tensor, shared) - start)
+            found[name] = view.set_(storages[key].untyped_storage(), start, (count,), (1,))
             if name in self.example.loaded:
                 _fill(found[name], self.example.loaded[name])
+            elif shared and dtype.is_floating_point:
+                # What several lanes write into one element has to differ.
+                found[name].copy_(torch.rand(found[name].shape, generator=torch.Generator().manual_seed(0)))
         return found
 
     def _memory(self, group: Sequence[Tensor], dtype: Any, shared: bool, tracked: bool) -> torch.Tensor:
-        ends = [
-            int(evaluated(t.span(), self.sizes)) + (int(evaluated(t.start, self.sizes)) if shared else 0) for t in group
-        ]
-        count = max(1, *ends)
+        count = max(0, *(self._end(tensor, shared) for tensor in group))
+        if (tracked or shared) and count > _MOST_TRACKED:
+            raise NotVerifiableError(f"{count} elements are too many to remember who wrote them")
         if tracked:
             return self.memory.allocate((count,), (1,), dtype)
+        if not count:
+            return torch.empty(0, dtype=dtype)
         # Of what the system has set to zero already only what is touched takes memory.
-        return torch.from_numpy(np.zeros(count * dtype.itemsize, dtype=np.uint8)).view(dtype)
+        kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NOT_RESERVED
+        try:
+            memory = np.frombuffer(mmap.mmap(-1, count * dtype.itemsize, flags=kind), dtype=np.uint8)
+        except OSError as error:
+            raise NotVerifiableError(f"no memory for {count} elements") from error
+        return torch.from_numpy(memory).view(dtype)
+
+    def _end(self, tensor: Tensor, shared: bool) -> int:
+        """Return how many elements of memory a tensor can reach, counted from its first if it has its own memory."""
+        start, span = (int(evaluated(number, self.sizes)) for number in (tensor.start, tensor.span()))
+        if any(int(evaluated(size, self.sizes)) <= 0 for size in tensor.sizes):
+            span = 0
+        room = start + span if tensor.room is None else int(evaluated(tensor.room, self.sizes))
+        return min(start + span, room) - (0 if shared else start)
 
 
 def _fill(tensor: torch.Tensor, values: Mapping[int | None, int]) -> None:
@@ -107,6 +132,8 @@ def _fill(tensor: torch.Tensor, values: Mapping[int | None, int]) -> None:
     count = tensor.untyped_storage().nbytes() // tensor.dtype.itemsize
     flat.set_(tensor.untyped_storage(), 0, (count,), (1,))
     rest = values.get(None, 0)
+    if rest and count > _MOST_TRACKED:
+        raise NotVerifiableError(f"{count} integers are too many to set them")
     if rest:
         flat.fill_(rest)
     for place, value in values.items():
@@ -186,6 +213,9 @@ def _called(graph: Graph, inputs: list[Any], emulation: Emulation, reused: Calla
     ):
         torch.manual_seed(0)
         returned: Sequence[Any] = made(inputs)
+    for value in returned:
+        if isinstance(value, torch.Tensor):
+            emulation.memory.check_initialised(value, "the caller")
     return returned
 
 

@@ -207,6 +207,21 @@ class Lowering:
         self._done: dict[int, tuple[Expression, Expression]] = {}
         self._data: dict[int, tuple[Expression, bool]] = {}
 
+    def is_of_sizes(self, expression: Expression) -> bool:
+        """Say whether an expression without marks is the same for all programs, lanes and rounds."""
+        quotients = {quotient.decl().name(): parts for *parts, quotient in self.quotients}
+        waiting = [expression]
+        while waiting:
+            for part in parts_of([waiting.pop()]):
+                if not z3.is_app(part) or part.decl().kind() != z3.Z3_OP_UNINTERPRETED:
+                    continue
+                name = part.decl().name()
+                if name in quotients:
+                    waiting += quotients[name]
+                elif part.num_args() or "#" in name:
+                    return False
+        return True
+
     def of(self, expression: Expression) -> Expression:
         """Return ``expression`` without marks."""
         found = self._done.get(expression.get_id())

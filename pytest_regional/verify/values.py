@@ -13,6 +13,7 @@ from typing import Any
 import triton.language as tl
 import z3
 
+from pytest_regional._torch.triton import kernel_type
 from pytest_regional.emulation.interpreter.builder import builder
 from pytest_regional.verify.errors import NotVerifiableError
 from pytest_regional.verify.symbols import FLOAT, INTEGER, TRUTH, Expression, constant, limits
@@ -96,6 +97,11 @@ def range_of(scalar: Any) -> tuple[int, int] | None:
     if scalar.is_ptr() or scalar.name == "int1" or not scalar.is_int():
         return None
     return limits(scalar.int_bitwidth, scalar.is_int_signed())
+
+
+def limits_of_type(name: str) -> tuple[int, int] | None:
+    """Return the limits of a type as signatures name it, or None if it is no integer."""
+    return None if name == "constexpr" else range_of(kernel_type(name).scalar)
 
 
 def number(value: Any, scalar: Any) -> Expression:

@@ -14,7 +14,7 @@ import torch
 
 from pytest_regional._torch.triton import dtype_of_pointer, grid_of_inductor_kernel, jit_source
 from pytest_regional.emulation.backend import Emulation, GeneratedGraph
-from pytest_regional.emulation.launch import constants_of, named_arguments
+from pytest_regional.emulation.launch import GRID_LIMITS, constants_of, named_arguments
 from pytest_regional.verify.buffers import BufferFlow, Effects
 from pytest_regional.verify.builder import READ, UPDATE, WRITE
 from pytest_regional.verify.errors import NotVerifiableError
@@ -33,6 +33,7 @@ from pytest_regional.verify.properties import (
 from pytest_regional.verify.replay import Replay, fault_of_graph
 from pytest_regional.verify.sizes import Size, expression_of, largest
 from pytest_regional.verify.symbols import Expression
+from pytest_regional.verify.values import limits_of_type
 from pytest_regional.verify.wrappers import Graph, SymbolicLaunch, View, graph_of, run_wrapper
 
 # Addresses of a GPU have 49 bits at most, so no tensor is larger; its offsets, in 64 bits, do not overflow.
@@ -181,7 +182,11 @@ def _verified(launch: SymbolicLaunch, number: int, question: Question | str, req
     name, sizes = str(launch.tuner.fn.__name__), dict(config.kwargs)
     if isinstance(question, str):
         return replace(_nothing_of(name, question), config=sizes, digest=_digest(launch, sizes))
-    digest = _digest(launch, sizes, question.seconds, required, *sorted(fact.sexpr() for fact in question.sizes))
+    rooms = [(name, tensor.room) for name, tensor in question.tensors.items()]
+    known = sorted(fact.sexpr() for fact in question.sizes)
+    allowed = question.run.equal_indices_allowed
+    programs = [question.run.scope.bounds[program.decl().name()] for program in question.run.programs]
+    digest = _digest(launch, sizes, question.seconds, required, rooms, programs, allowed, *known)
     found = _KNOWN.get(digest)
     if found is None:
         started = time.perf_counter()
@@ -314,7 +319,15 @@ def question_of(launch: SymbolicLaunch, config: Any, known: Sequence[Expression]
     run.checks_indices = kernel.startswith("triton_") and not kernel.startswith("triton_tem_")
     run.equal_indices_allowed = not tuner.inductor_meta.get("atomic_add_found")
     fits = [tensor.span() * tensor.width <= _LARGEST for tensor in tensors.values()]
-    return Question(run, tensors, [*known, *fits], seconds)
+    # A larger grid is not launched at all.
+    fits += [size <= limit for size, limit in zip(grid, GRID_LIMITS, strict=False)]
+    question = Question(run, tensors, [*known, *fits], seconds)
+    question.numbers = {
+        name: (arguments[name], *limits)
+        for name in numbers.keys() & signature.keys()
+        if (limits := limits_of_type(signature[name])) is not None
+    }
+    return question
 
 
 def _changing(run: KernelRun, tensors: Mapping[str, Tensor]) -> frozenset[str]:

@@ -190,7 +190,22 @@ class View:
             tuple(map(expression_of, self.strides)),
             self.dtype or dtype,
             self.storage.given,
+            self._room(),
         )
+
+    def _room(self) -> Expression | None:
+        whole = self.storage.whole
+        if whole is None or whole.dtype is None or whole.dtype != self.dtype or whole.place() == self.place():
+            return None
+        return whole.tensor(whole.dtype).span()
+
+    def size(self) -> tuple[Any, ...]:
+        """Return its sizes, as code asks that is not given them."""
+        return self.sizes
+
+    def stride(self) -> tuple[Any, ...]:
+        """Return its strides."""
+        return self.strides
 
     def place(self) -> tuple[str, ...]:
         """Return what tells it from other tensors in the same memory."""

@@ -97,3 +97,12 @@ def test_a_write_next_to_a_buffer_is_detected():
     whole[after] = 0
     with pytest.raises(MemoryFaultError, match="addmm, or something before it, wrote beside a buffer of 16 bytes"):
         memory.check_guards("addmm")
+
+
+@pytest.mark.parametrize("check", [Memory.mark_written, lambda memory, view: memory.check_initialised(view, "it")])
+def test_a_view_that_reaches_beyond_its_buffer_is_a_fault(check):
+    memory = Memory()
+    buffer = memory.allocate((15, 32), (32, 1), torch.float32)
+    beyond = torch._C._dynamo.guards._reinterpret_tensor(buffer, (16, 16), (32, 1), 0)
+    with pytest.raises(MemoryFaultError, match="ends 64 bytes beyond its buffer of 1920 bytes"):
+        check(memory, beyond)

@@ -256,8 +256,8 @@ def test_arguments_of_one_storage_meet():
     [
         (case(copy, 3, n=20, **COPIED), PROVED),
         (case(copy, 3, n=19, **COPIED), REFUTED),
-        (case(copy_one_less, 3, n=20, **COPIED), UNKNOWN),
-        (case(copy, 2, n=20, **COPIED), UNKNOWN),
+        (case(copy_one_less, 3, n=20, **COPIED), REFUTED),
+        (case(copy, 2, n=20, **COPIED), REFUTED),
     ],
     ids=lambda part: str(part),
 )

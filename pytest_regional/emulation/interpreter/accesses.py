@@ -121,6 +121,7 @@ class Accesses:
     def _write(self, handle: Any, addresses: Array, values: Array, dtype: np.dtype[Any]) -> None:
         region, indices = self.memory.locate(region_of_pointer(handle), addresses, dtype, "store")
         self.memory.writing(region, indices, dtype)
+        self.memory.check_single(region, indices, values)
         region.elements(dtype)[indices] = values
         self.progressed()
 

@@ -132,6 +132,25 @@ class LaunchMemory:
         if region.footprints is not None:
             self._note_writes(region, region.footprints, indices * dtype.itemsize)
 
+    def check_single(self, region: Segment, indices: Array, values: Array) -> None:
+        """While races are looked for: check that no element is given two values at once.
+
+        Raises:
+            MemoryFaultError: naming argument, element and program.
+        """
+        if region.footprints is None or indices.size < 2:
+            return
+        order = np.argsort(indices, axis=None, kind="stable")
+        places = indices.reshape(-1)[order]
+        bits = np.broadcast_to(values, indices.shape).reshape(-1)[order]
+        bits = bits.view(np.uint8).reshape(places.size, -1)
+        twice = (places[1:] == places[:-1]) & (bits[1:] != bits[:-1]).any(axis=1)
+        if twice.any():
+            raise MemoryFaultError(
+                f"race in {self.kernel}: program {self.program} writes several values to element "
+                f"{int(places[1:][twice][0])} of argument {region.argument} at once; which of them stays is open"
+            )
+
     def updating(self, region: Segment, indices: Array, dtype: np.dtype[Any], *, overwrites: bool) -> None:
         """Check the elements that an atomic operation is about to read and write; order between programs is free.
 

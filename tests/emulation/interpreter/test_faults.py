@@ -49,6 +49,12 @@ def asserting(source, size):
 
 
 @triton.jit
+def halved_places(source, target, BLOCK: tl.constexpr):
+    lanes = tl.arange(0, BLOCK)
+    tl.store(target + lanes // 2, tl.load(source + lanes))
+
+
+@triton.jit
 def shifted_in_place(data, n, BLOCK: tl.constexpr):
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = index < n
@@ -205,6 +211,17 @@ def test_programs_that_share_nothing_do_not_race():
     source, target = torch.arange(64.0), torch.zeros(64)
     arguments = {"source": source, "target": target, "n": 64, "shift": 0, "BLOCK": 16}
     launch_kernel(copy, (4,), arguments, memory=Memory(), races=True)
+
+
+def test_several_values_for_one_element():
+    def launched(source: torch.Tensor, races: bool = True) -> None:
+        arguments = {"source": source, "target": torch.zeros(8), "BLOCK": 16}
+        launch_kernel(halved_places, (1,), arguments, memory=Memory(), races=races)
+
+    launched(torch.arange(16) // 2)
+    launched(torch.arange(16), races=False)
+    with pytest.raises(MemoryFaultError, match=r"writes several values to element 0 of argument target at once"):
+        launched(torch.arange(16))
 
 
 def test_a_branch_on_a_block_is_refused():
