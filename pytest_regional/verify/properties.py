@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 import z3
 
-from pytest_regional.verify.builder import WRITE, Access
+from pytest_regional.verify.builder import READ, UPDATE, WRITE, Access
 from pytest_regional.verify.errors import NotVerifiableError
 from pytest_regional.verify.kernels import KernelRun
 from pytest_regional.verify.lemmas import Quotient, quotient_lemmas
@@ -443,10 +443,12 @@ def race_free(question: Question) -> Outcome:
         pairs = question.run.scope.renaming()
         accesses = question.run.accesses
         for number, write in enumerate(accesses):
-            if write.kind != WRITE:
+            if write.kind == READ:
                 continue
             for other in accesses:
                 if other.kind == WRITE and other.order < number and other is not write:
+                    continue
+                if write.kind == UPDATE and other.kind != READ:
                     continue
                 if other.phase == write.phase and _may_meet(question, write, other):
                     found = _meeting(question, write, other, pairs)
