@@ -207,8 +207,6 @@ def outputs_before_the_users() -> int:
 def donated_inputs() -> tuple[int, ...]:
     """Return the positions of inputs of the graph that is being compiled whose memory it may use again.
 
-    ``torch._guards.TracingContext.try_get().fw_metadata.bw_donated_idxs``: saved tensors of a backward (2.11 to 2.15).
+    ``bw_donated_idxs`` of AOTAutograd's metadata: saved tensors of a backward (2.11 to 2.15).
     """
-    context = symbol("torch._guards", "TracingContext").try_get()
-    metadata = getattr(context, "fw_metadata", None)
-    return tuple(getattr(metadata, "bw_donated_idxs", None) or ())
+    return tuple(getattr(_metadata(), "bw_donated_idxs", None) or ())

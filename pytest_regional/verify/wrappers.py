@@ -199,13 +199,13 @@ class View:
             return None
         return whole.tensor(whole.dtype).span()
 
-    def size(self) -> tuple[Any, ...]:
-        """Return its sizes, as code asks that is not given them."""
-        return self.sizes
+    def size(self, axis: int | None = None) -> Any:
+        """Return its sizes, or that of one axis, as code asks that is not given them."""
+        return self.sizes if axis is None else self.sizes[axis]
 
-    def stride(self) -> tuple[Any, ...]:
-        """Return its strides."""
-        return self.strides
+    def stride(self, axis: int | None = None) -> Any:
+        """Return its strides, or that of one axis."""
+        return self.strides if axis is None else self.strides[axis]
 
     def place(self) -> tuple[str, ...]:
         """Return what tells it from other tensors in the same memory."""
