@@ -10,7 +10,7 @@ from typing import Any
 import z3
 
 from pytest_regional.verify.errors import NotVerifiableError
-from pytest_regional.verify.symbols import Expression, constant, floored_quotient, floored_remainder
+from pytest_regional.verify.symbols import Expression, constant, floored_quotient, floored_remainder, limits
 
 Compare = Callable[[Any, Any], Any]
 
@@ -193,10 +193,12 @@ def known_from(guards: Iterable[Any], ranges: Iterable[tuple[Any, Any, Any]]) ->
         ranges: a symbol, its smallest and its largest value.
     """
     found = []
+    # PyTorch's sizes are integers of 64 bits, whatever else is known of them.
+    most = limits(64, signed=True)
     for symbol, low, high in ranges:
-        for bound, compare in ((low, operator.ge), (high, operator.le)):
-            if getattr(bound, "is_Integer", False):
-                found.append(compare(from_sympy(symbol), from_sympy(bound)))
+        for bound, otherwise, compare in ((low, most[0], operator.ge), (high, most[1], operator.le)):
+            value = int(bound) if getattr(bound, "is_Integer", False) else otherwise
+            found.append(compare(from_sympy(symbol), z3.IntVal(value)))
     for guard in guards:
         try:
             found.append(from_sympy(guard))

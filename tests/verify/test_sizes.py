@@ -98,4 +98,13 @@ def test_other_expressions_are_refused_and_guards_with_them_left_out():
         from_sympy(strange)
     known = known_from([sympy.Eq(strange, 1), S0 > S1], [(S0, sympy.Integer(2), sympy.oo), (S1, 2, sympy.Integer(9))])
     found = [[evaluated(fact, {"s0": a, "s1": b}) for fact in known] for a, b in ((2, 1), (1, 9), (12, 10))]
-    assert found == [[True, True, True], [False, True, False], [True, False, True]]
+    # Of each size its two limits, 64 bits where the range has none, and the guard.
+    assert found == [[True] * 5, [False, True, True, True, False], [True, True, True, False, True]]
+
+
+def test_sizes_of_which_no_range_is_known_fit_64_bits():
+    symbol = sympy.Symbol("u0", integer=True)
+    solver = z3.Solver()
+    solver.add(*known_from([], [(symbol, -sympy.oo, sympy.oo)]))
+    for value, possible in ((2**63 - 1, True), (2**63, False), (-(2**63), True), (-(2**63) - 1, False)):
+        assert (solver.check(z3.Int("u0") == value) == z3.sat) == possible
