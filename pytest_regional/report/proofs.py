@@ -1,8 +1,8 @@
 """What was proved of the kernels of marked tests, for the terminal and the report.
 
 Documented shape, of a kernel with one configuration: ``kernel`` (its name), ``config`` (block sizes), ``digest`` (equal
-for equal kernels), ``seconds``, and ``outcomes``, each with ``property`` (``memory``, ``races``, ``coverage``),
-``verdict`` (``proved``, ``refuted``, ``unknown``) and ``reason``.
+for equal kernels), ``seconds``, and ``outcomes``, each with ``property`` (``memory``, ``races``, ``coverage``,
+``buffers``), ``verdict`` (``proved``, ``refuted``, ``unknown``) and ``reason``.
 """
 
 from __future__ import annotations

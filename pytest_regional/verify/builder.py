@@ -36,7 +36,6 @@ class Access:
         width: bytes of an element.
         variables: what tells one lane, program or round from another.
         order: how many accesses come before it in a program.
-        phase: how many barriers among all programs come before it.
         facts: how many of the scope's facts are known when it happens; what stops the kernel later does not prevent it.
         line: its line in the kernel.
     """
@@ -49,7 +48,6 @@ class Access:
     width: int
     variables: tuple[Expression, ...]
     order: int
-    phase: int
     facts: int
     line: str
 
@@ -124,7 +122,6 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
         )
         self.rounds: list[Expression] = []
         self.path: list[Expression] = []
-        self.phase = 0
         self._versions: dict[str, int] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -336,7 +333,7 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
         place = (*self.instance(), *own)
         order, facts = len(self.accesses), len(self.scope.facts)
         self.accesses.append(
-            Access(kind, ptr.argument, offset, tuple(self.path), mask, width, place, order, self.phase, facts, _line())
+            Access(kind, ptr.argument, offset, tuple(self.path), mask, width, place, order, facts, _line())
         )
 
     def create_addptr(self, ptr: Symbol, offset: Symbol) -> Symbol:

@@ -153,12 +153,7 @@ def _first_joined(group: Sequence[Access]) -> tuple[int, int, Access] | None:
 
 def _joined(one: Access, other: Access) -> Access | None:
     """Return one access for two that differ in which side of one branch they are on."""
-    same = (
-        one.phase == other.phase
-        and len(one.conditions) == len(other.conditions)
-        and one.offset.eq(other.offset)
-        and one.mask.eq(other.mask)
-    )
+    same = len(one.conditions) == len(other.conditions) and one.offset.eq(other.offset) and one.mask.eq(other.mask)
     if not same:
         return None
     differ = [n for n, (a, b) in enumerate(zip(one.conditions, other.conditions, strict=True)) if not a.eq(b)]

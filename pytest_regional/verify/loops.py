@@ -46,11 +46,6 @@ class SymbolicMeaning(Meaning):
             self.bound.add(node.id)
         return node
 
-    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
-        """Visit the target, too."""
-        self.generic_visit(node)
-        return node
-
     def visit_For(self, node: ast.For) -> Any:
         """Run the body inside a :class:`Loop`, which is given what the body changes."""
         before = set(self.bound)

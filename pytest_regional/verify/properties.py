@@ -166,7 +166,7 @@ class Question:
         solver = z3.Solver()
         solver.set("timeout", max(1, int(left * 1000)))
         parts = [*expressions, *known]
-        lemmas = quotient_lemmas(parts, (Quotient(*parts) for parts in self.lowering.quotients))
+        lemmas = quotient_lemmas(parts, (Quotient(*quotient) for quotient in self.lowering.quotients))
         for part in (*parts, *lemmas):
             solver.add(z3.simplify(part, som=True))
         answer = solver.check()
@@ -450,7 +450,7 @@ def race_free(question: Question) -> Outcome:
                     continue
                 if write.kind == UPDATE and other.kind != READ:
                     continue
-                if other.phase == write.phase and _may_meet(question, write, other):
+                if _may_meet(question, write, other):
                     found = _meeting(question, write, other, pairs)
                     if found is not None:
                         if question.run.equal_indices_allowed and loaded_by((write.offset,)):

@@ -1,19 +1,7 @@
-"""One emulated GPU for the tests of a module, with caches of its own."""
+"""The emulated GPU of the tests of emulation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from tests.emulation.conftest import emulation
 
-import pytest
-import torch
-
-from pytest_regional.emulation import Emulation, emulated
-
-
-@pytest.fixture(scope="module")
-def emulation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulation]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        with emulated("h200") as found:
-            yield found
-    torch._dynamo.reset()
+__all__ = ["emulation"]

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
     from pytest_regional.verify import Verified
 
-DEFAULT_SECONDS = 20.0
-
 
 class KernelRefutedError(RegionalError, AssertionError):
     """Kernels with a property that does not hold; for each the sizes, the programs, and what the emulator says."""
