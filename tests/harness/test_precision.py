@@ -152,7 +152,8 @@ def test_float32_for_programs_in_float64():
 @pytest.mark.parametrize("name", PRECISIONS)
 def test_numbers_of_a_precision(name):
     precision = PRECISIONS[name]
-    values = torch.cat([torch.randn(1000, dtype=torch.float64) * scale for scale in (1e-6, 1, 1e3)])
+    magnitudes = torch.rand(2, 1000, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 0.5
+    values = torch.cat([magnitudes[0] * 1e-6, magnitudes[1], -magnitudes[1] * 1e3])
     rounded = precision.round(values)
     assert torch.equal(precision.round(rounded), rounded)
     scaled = (rounded - values).abs() / values.abs()
