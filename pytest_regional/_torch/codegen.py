@@ -20,6 +20,7 @@ _TOLD = {
     for holder in ("torch._inductor.debug", "torch._inductor.codegen.cpp", "torch._inductor.codegen.triton")
 }
 _LOOPS = {"loops": PatchPoint("torch._inductor.codegen.cpp:KernelGroup", "finalize_kernel")}
+_LOWERED = {"codegen": PatchPoint("torch._inductor.graph:GraphLowering", "codegen")}
 _RNG_OPS = {"replace": PatchPoint("torch._inductor.fx_passes.joint_graph", "replace_random_passes")}
 
 
@@ -74,6 +75,27 @@ def recording_launches(graph: object = None) -> Iterator[list[RawLaunch]]:
             yield launches
     finally:
         _innermost.reset(token)
+
+
+@contextlib.contextmanager
+def recording_origins() -> Iterator[dict[str, str]]:
+    """Record, for each buffer of the code that is generated inside, the name of the graph node whose value it holds.
+
+    Buffers that hold no node's value, as a part of a reduction does, are left out. ``GraphLowering.name_to_buffer`` has
+    the buffers of a graph, ``get_origin_node`` of Inductor's IR a buffer's node (2.11, 2.13, 2.15).
+    """
+    origins: dict[str, str] = {}
+
+    def note_origins(original: Callable[[Any], Any], lowering: Any) -> Any:
+        result = original(lowering)
+        for name, buffer in lowering.name_to_buffer.items():
+            node = buffer.get_origin_node()
+            if node is not None:
+                origins[name] = str(node.name)
+        return result
+
+    with wrapped(_LOWERED, {"codegen": note_origins}):
+        yield origins
 
 
 @contextlib.contextmanager

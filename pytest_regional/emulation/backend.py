@@ -11,13 +11,14 @@ import functools
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from pytest_regional._torch import MissingTorchSymbolError, caches, config, device
 from pytest_regional._torch.aot_autograd import donated_inputs
+from pytest_regional._torch.codegen import recording_origins
 from pytest_regional._torch.patching import patched
 from pytest_regional.emulation.device import (
     DEFAULT_PROFILE,
@@ -56,12 +57,17 @@ class GeneratedGraph:
             them.
         donated: positions of inputs whose memory the code may use for other buffers.
         undefined: whether the graph itself has values that are not defined, as of ``torch.empty``.
+        module: the graph, as it was before Inductor changed it.
+        origins: for buffers of the code, by name, the name of the graph's node whose value they hold; Inductor's own
+            nodes are among them.
     """
 
     call: Callable[[list[Any]], Any]
     inputs: Sequence[Any]
     donated: tuple[int, ...] = ()
     undefined: bool = False
+    module: torch.fx.GraphModule | None = None
+    origins: Mapping[str, str] = field(default_factory=dict)
 
 
 class Emulation:
@@ -133,14 +139,16 @@ class Emulation:
             with self.noting_unsupported(), self.device_mock.held(), self.device_mock.settings, _nothing_to_mend():
                 _refuse_settings(kwargs)
                 undefined = holds_undefined_values(gm)
-                gm, example_inputs = retarget(gm, example_inputs)
-                with self._compiling_graph(undefined):
+                given, (gm, example_inputs) = gm, retarget(gm, example_inputs)
+                recorded: Any = recording_origins() if self.observers else contextlib.nullcontext({})
+                with self._compiling_graph(undefined), recorded as origins:
                     compiled = original(gm, example_inputs, *args, **kwargs)
                     generated = getattr(self._compiling, "generated", None)
                 _refuse_code_for_cpu(compiled)
                 if generated is not None:
+                    seen = GeneratedGraph(generated, example_inputs, donated_inputs(), undefined, given, origins)
                     for observer in self.observers:
-                        observer(GeneratedGraph(generated, example_inputs, donated_inputs(), undefined))
+                        observer(seen)
                 return compiled
 
         return compile_for_gpu

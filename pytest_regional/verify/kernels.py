@@ -17,9 +17,9 @@ from pytest_regional.emulation.interpreter.functions import is_rewritten, python
 from pytest_regional.emulation.interpreter.patches import interpreting
 from pytest_regional.verify.builder import Access, Assumption, SymbolicBuilder
 from pytest_regional.verify.errors import NotVerifiableError
+from pytest_regional.verify.handles import Symbol, number, scalar_tensor
 from pytest_regional.verify.loops import SymbolicMeaning
 from pytest_regional.verify.symbols import Expression, Scope, constant
-from pytest_regional.verify.values import Symbol, number, scalar_tensor
 
 _MOST_PATHS = 64
 _MOST_BRANCHES = 32
@@ -158,15 +158,17 @@ def _joined(one: Access, other: Access) -> Access | None:
         return None
     differ = [n for n, (a, b) in enumerate(zip(one.conditions, other.conditions, strict=True)) if not a.eq(b)]
     one = replace(one, facts=min(one.facts, other.facts))
+    same_value = one.value is other.value or (one.value is not None and one.value.eq(other.value))
     if not differ:
-        return one
+        return one if same_value else None
     if len(differ) > 1:
         return None
     (place,) = differ
     left, right = one.conditions[place], other.conditions[place]
     if not (z3.Not(left).eq(right) or z3.Not(right).eq(left)):
         return None
-    return replace(one, conditions=(*one.conditions[:place], *one.conditions[place + 1 :]))
+    value = one.value if same_value else z3.If(left, one.value, other.value)
+    return replace(one, conditions=(*one.conditions[:place], *one.conditions[place + 1 :]), value=value)
 
 
 def _run(function: Any, values: Mapping[str, Any]) -> None:

@@ -71,7 +71,7 @@ def _twice(quotients: Sequence[Quotient]) -> Iterator[Expression]:
             if not second.dividend.eq(first.value):
                 continue
             for whole in quotients:
-                product = _factors(first.divisor), _factors(second.divisor), _factors(whole.divisor)
+                product = factors_of(first.divisor), factors_of(second.divisor), factors_of(whole.divisor)
                 if None in product or not whole.dividend.eq(first.dividend):
                     continue
                 one, other, both = product
@@ -83,13 +83,14 @@ def _twice(quotients: Sequence[Quotient]) -> Iterator[Expression]:
 Monomial = tuple[int, Counter[str]]
 
 
-def _factors(expression: Expression) -> Monomial | None:
+def factors_of(expression: Expression) -> Monomial | None:
     """Return the number and the atoms of a product, or None for a sum."""
-    found = _monomials(expression)
+    found = monomials(expression)
     return found[0][:2] if len(found) == 1 else None
 
 
-def _monomials(expression: Expression) -> list[tuple[int, Counter[str], dict[str, Expression]]]:
+def monomials(expression: Expression) -> list[tuple[int, Counter[str], dict[str, Expression]]]:
+    """Return the terms of a polynomial: for each its number, the powers of its atoms, and the atoms by their names."""
     plain = z3.simplify(expression, som=True)
     terms = plain.children() if z3.is_add(plain) else [plain]
     found = []
@@ -111,12 +112,12 @@ def _monomials(expression: Expression) -> list[tuple[int, Counter[str], dict[str
 
 def _divided(bound: Expression, divisor: Expression) -> Expression | None:
     """Return ``bound`` divided by ``divisor`` where that is exact, term by term."""
-    factors = _factors(divisor)
+    factors = factors_of(divisor)
     if factors is None:
         return None
     number, atoms = factors
     terms = []
-    for many, held, named in _monomials(bound):
+    for many, held, named in monomials(bound):
         if number == 0 or many % number or atoms - held:
             return None
         product: Expression = z3.IntVal(many // number)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 PROVED, REFUTED, UNKNOWN = "proved", "refuted", "unknown"
 
-MEMORY, RACES, COVERAGE, BUFFERS = "memory", "races", "coverage", "buffers"
-PROPERTIES = (MEMORY, RACES, COVERAGE, BUFFERS)
+MEMORY, RACES, COVERAGE, BUFFERS, VALUES = "memory", "races", "coverage", "buffers", "values"
+PROPERTIES = (MEMORY, RACES, COVERAGE, BUFFERS, VALUES)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from pytest_regional.verify.outcomes import COVERAGE, RACES, Counterexample
 from pytest_regional.verify.properties import Question, Tensor
 from pytest_regional.verify.sizes import Size
 from pytest_regional.verify.symbols import Scope, evaluated, symbols_of
-from pytest_regional.verify.wrappers import REUSED, Graph, SymbolicLaunch, TensorInput, View, with_reuse_marked
+from pytest_regional.verify.wrappers import NAMED, REUSED, Graph, SymbolicLaunch, TensorInput, View, with_reuse_marked
 
 _MOST_TRACKED = 1 << 24
 """The most elements of a tensor of which it is remembered who wrote them."""
@@ -194,6 +194,52 @@ def fault_of_graph(graph: Graph, emulation: Emulation, seconds: float) -> str | 
     return f"outputs {differ} are others when each buffer has its own memory" if differ else None
 
 
+def difference_of_graph(graph: Graph, emulation: Emulation, seconds: float, sizes: Mapping[str, int]) -> str | None:
+    """Run generated code on tensors, and the graph that it computes on the CPU.
+
+    Args:
+        graph: the code, and the graph.
+        emulation: where the code runs.
+        seconds: to find sizes.
+        sizes: those that are chosen; the others are what the guards allow with them.
+
+    Returns:
+        how the results differ; None if they do not.
+
+    Raises:
+        NotVerifiableError: one of both cannot be run on inputs that are drawn.
+    """
+    assert graph.module is not None
+    chosen = _sizes_of(graph, seconds, sizes)
+    inputs, others = _drawn(graph, chosen), _drawn(graph, chosen)
+    try:
+        computed = _called(graph, inputs, emulation, lambda value, _: value)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            expected = torch.fx.Interpreter(graph.module).run(*others, enable_io_processing=False)
+    except MemoryFaultError as fault:
+        return str(fault)
+    except Exception as error:
+        raise NotVerifiableError(f"it fails on drawn inputs: {type(error).__name__}: {error}") from error
+    pairs = [(f"output {n}", a, b) for n, (a, b) in enumerate(zip(computed, expected, strict=True))]
+    pairs += [(f"input {n}, which is changed,", a, b) for n, (a, b) in enumerate(zip(inputs, others, strict=False))]
+    told = [name for name, one, other in pairs if _differ(one, other)]
+    numbers = ", ".join(f"{name} = {value}" for name, value in sorted(chosen.items()))
+    return f"{told[0]} is not what the graph computes{f' ({numbers})' if numbers else ''}" if told else None
+
+
+def _differ(one: Any, other: Any) -> bool:
+    """Say whether two results are further apart than rounding explains."""
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return False
+    if one.shape != other.shape:
+        return True
+    if not (one.is_floating_point() or one.is_complex()):
+        return not torch.equal(one, other)
+    tolerance = max(1e-3, 16 * torch.finfo(one.dtype).eps)
+    return not torch.allclose(one.double(), other.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
 def _copied(value: Any, marked: bool) -> Any:
     return value.clone() if isinstance(value, torch.Tensor) else value
 
@@ -202,7 +248,7 @@ def _called(graph: Graph, inputs: list[Any], emulation: Emulation, reused: Calla
     call = graph.call
     plain = getattr(call, "__func__", call)
     marked = graph.marked.get(plain) or with_reuse_marked(plain)
-    names = {**plain.__globals__, REUSED: reused}
+    names = {**plain.__globals__, REUSED: reused, NAMED: lambda _, value: value}
     made: Any = types.FunctionType(marked.__code__, names, plain.__name__, plain.__defaults__, plain.__closure__)
     if plain is not call:
         made = types.MethodType(made, call.__self__)
@@ -219,11 +265,11 @@ def _called(graph: Graph, inputs: list[Any], emulation: Emulation, reused: Calla
     return returned
 
 
-def _sizes_of(graph: Graph, seconds: float) -> dict[str, int]:
-    """Return sizes that the guards allow."""
+def _sizes_of(graph: Graph, seconds: float, chosen: Mapping[str, int] | None = None) -> dict[str, int]:
+    """Return sizes that the guards allow, with those that are ``chosen``."""
     question = Question(KernelRun(Scope(), [], [], ()), {}, graph.known, seconds)
     expressions = [n for value in graph.inputs for n in _expressions(value)]
-    return complete_sizes(question, {}, symbols_of(expressions))
+    return complete_sizes(question, chosen or {}, symbols_of(expressions))
 
 
 def _drawn(graph: Graph, sizes: Mapping[str, int]) -> list[Any]:

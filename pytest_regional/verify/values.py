@@ -1,119 +1,183 @@
-"""What a ``tl.tensor`` holds while a kernel runs on symbols: an expression for one element, whichever it is.
-
-A block's element is an expression over one variable for each axis, its lane. Blocks whose elements do not differ along
-an axis have no lane there.
-"""
+"""Whether the kernels of a graph compute what the graph says: launch by launch, and at last what the code returns."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-import triton.language as tl
-import z3
-
-from pytest_regional._torch.triton import kernel_type
-from pytest_regional.emulation.interpreter.builder import builder
+from pytest_regional.emulation.backend import Emulation
+from pytest_regional.verify.buffers import Effects
+from pytest_regional.verify.builder import UPDATE, WRITE
+from pytest_regional.verify.equality import DifferentError, Equality
 from pytest_regional.verify.errors import NotVerifiableError
-from pytest_regional.verify.symbols import FLOAT, INTEGER, TRUTH, Expression, constant, limits
+from pytest_regional.verify.holdings import Held, Holding, Holdings, Part
+from pytest_regional.verify.kernels import KernelRun
+from pytest_regional.verify.outcomes import PROVED, REFUTED, UNKNOWN, VALUES, Outcome
+from pytest_regional.verify.properties import Question, example_of
+from pytest_regional.verify.replay import difference_of_graph
+from pytest_regional.verify.symbols import Scope
+from pytest_regional.verify.wrappers import Graph, SymbolicLaunch, WrapperRun
 
-Lanes = tuple[Expression | None, ...]
+_KNOWN: dict[str, Outcome] = {}
+_MOST_REPLAYS = 3
 
 
-class Symbol:
-    """Stands for the class of handles of Triton's interpreter: one element of a block, and the block's lanes.
+class ValuesOfGraph:
+    """What is found out about the values of one graph.
 
-    Attributes:
-        expression: the element; of a pointer how many elements lie between ``argument`` and what it points to.
-        shape: sizes of the axes, none for a scalar.
-        lanes: a variable for each axis along which elements differ.
-        dtype: Triton's type of an element.
-        argument: the argument of the kernel that a pointer was computed from.
+    Args:
+        graph: the generated code, and the graph that it computes.
+        run: what the code does.
+        effects: for each launch, by its order, what it reads and writes.
+        kernels: for each launch, by its order, the questions about it, one for each configuration.
+        emulation: where a difference is replayed.
+        seconds: for what the code returns, and for a replay.
     """
 
-    __slots__ = ("argument", "dtype", "expression", "lanes", "shape")
-
     def __init__(
-        self, expression: Expression, dtype: Any, shape: Sequence[int] = (), lanes: Lanes = (), argument: Any = None
+        self,
+        graph: Graph,
+        run: WrapperRun,
+        effects: Mapping[int, Effects],
+        kernels: Mapping[int, Sequence[Question | str]],
+        emulation: Emulation,
+        seconds: float,
     ) -> None:
-        self.expression = expression
-        self.dtype = dtype
-        self.shape = tuple(shape)
-        self.lanes = tuple(lanes) if lanes else (None,) * len(self.shape)
-        self.argument = argument
+        self._graph = graph
+        self._kernels = kernels
+        self._emulation = emulation
+        self._seconds = seconds
+        self._holdings = None if graph.module is None else Holdings(graph, run, effects)
+        self._text = "" if graph.module is None else f"{graph.module.graph} {sorted(graph.origins.items())}"
 
-    # What the interpreter asks of an array.
+    def of_launch(self, launch: SymbolicLaunch, question: Question, digest: str) -> Outcome | None:
+        """Return what is known of the values of one launch with one configuration, or None if there is no graph.
 
-    @property
-    def data(self) -> Symbol:
-        """Return itself."""
-        return self
+        Args:
+            launch: the launch.
+            question: about it.
+            digest: of all that is known of the kernel and its arguments.
+        """
+        if self._holdings is None:
+            return None
+        key = hashlib.sha256(f"{digest} {launch.order} {self._text}".encode()).hexdigest()
+        found = _KNOWN.get(key)
+        if found is None:
+            started = time.perf_counter()
+            outcome = self._answered(lambda: self._launch(question, launch.order), question)
+            found = _KNOWN[key] = replace(outcome, seconds=time.perf_counter() - started)
+        return found
 
-    @property
-    def size(self) -> int:
-        """Return how many elements there are."""
-        return math.prod(self.shape)
+    def of_outputs(self) -> Outcome | None:
+        """Return whether what the code returns is what the graph returns, or None if there is no graph."""
+        if self._holdings is None:
+            return None
+        started = time.perf_counter()
+        question = Question(KernelRun(Scope(), [], [], ()), {}, self._graph.known, self._seconds)
+        outcome = self._answered(lambda: self._outputs(question), question)
+        return replace(outcome, seconds=time.perf_counter() - started)
 
-    def item(self) -> int | bool:
-        """Return the number that this is, or the truth value that is tried now.
+    def _answered(self, compare: Callable[[], tuple[Outcome, Sequence[Any]]], question: Question) -> Outcome:
+        try:
+            outcome, apart = compare()
+        except NotVerifiableError as error:
+            return Outcome(VALUES, UNKNOWN, str(error))
+        return self._replayed(outcome, apart, question) if outcome.verdict == REFUTED else outcome
+
+    def _launch(self, question: Question, order: int) -> tuple[Outcome, Sequence[Any]]:
+        """Compare the stores of a launch; a difference, to be replayed, comes before what is not known."""
+        assert self._holdings is not None
+        held = self._holdings.launches[order]
+        stores = [access for access in question.run.accesses if access.kind == WRITE]
+        unknown = ""
+        if not stores or any(access.kind == UPDATE for access in question.run.accesses):
+            unknown = "values that are added up in memory"
+        for access in stores:
+            target = held.after.get(access.argument, "an argument that is not written")
+            equality = Equality(question, held.before, self._writers(held, {}))
+            try:
+                if isinstance(target, Part):
+                    self._readers(order, question)
+                elif isinstance(target, Holding):
+                    equality.store(access, target)
+                else:
+                    unknown = unknown or f"{access.argument} is {target}"
+            except DifferentError as error:
+                place = f"argument {access.argument}, {access.line}"
+                reason = f"a value that is not shown to be the graph's: {place}: {error}"
+                return Outcome(VALUES, REFUTED, reason), equality.apart
+            except NotVerifiableError as error:
+                unknown = unknown or str(error)
+        return Outcome(VALUES, UNKNOWN if unknown else PROVED, unknown), ()
+
+    def _writers(self, held: Held, given: Mapping[int, Question]) -> dict[int, Equality]:
+        """Return the launches whose parts of the work a launch reads; with the questions that are given."""
+        assert self._holdings is not None
+        found = {}
+        for part in held.before.values():
+            if isinstance(part, Part):
+                question = given.get(part.order) or self._kernels[part.order][0]
+                if isinstance(question, Question):
+                    question.deadline = time.monotonic() + self._seconds
+                    found[part.order] = Equality(question, self._holdings.launches[part.order].before)
+        return found
+
+    def _readers(self, order: int, question: Question) -> None:
+        """Prove of those that read a part of the work that they compute what the graph says with it.
 
         Raises:
-            NotVerifiableError: it is a number, and stands for several.
+            NotVerifiableError: that is not proved of one of them.
         """
-        if self.dtype.scalar.name == "int1":
-            return bool(builder().decide(self.expression))
-        found = constant(z3.simplify(self.expression)) if self.dtype.scalar.is_int() else None
-        if found is None:
-            raise NotVerifiableError(f"Python needs the number {str(self.expression)[:80]}, which is not constant")
-        return found
+        assert self._holdings is not None
+        readers = self._holdings.readers.get(order, set())
+        if not readers or None in readers:
+            raise NotVerifiableError("a part of the work that no kernel reads")
+        for reader in readers:
+            assert reader is not None
+            theirs = self._kernels[reader][0]
+            if isinstance(theirs, str):
+                raise NotVerifiableError(theirs)
+            theirs.deadline = question.deadline
+            held = self._holdings.launches[reader]
+            for access in theirs.run.accesses:
+                if access.kind == WRITE:
+                    target = held.after.get(access.argument, "")
+                    if not isinstance(target, Holding):
+                        raise NotVerifiableError("a part of the work that goes into another part of it")
+                    try:
+                        Equality(theirs, held.before, self._writers(held, {order: question})).store(access, target)
+                    except DifferentError as error:
+                        raise NotVerifiableError(f"a part of the work, with which {error}") from error
 
-    def get_element_ty(self) -> Any:
-        """Return the type of an element, of a pointer what it points to."""
-        found = self.dtype
-        while hasattr(found, "element_ty"):
-            found = found.element_ty
-        return found
+    def _outputs(self, question: Question) -> tuple[Outcome, Sequence[Any]]:
+        assert self._holdings is not None
+        for node, view, holding in self._holdings.outputs:
+            if view is None or not isinstance(holding, Holding):
+                raise NotVerifiableError(f"what is returned for {node.name} is {holding}")
+            equality = Equality(question, {})
+            try:
+                equality.output(node, view, holding)
+            except DifferentError as error:
+                return Outcome(
+                    VALUES, REFUTED, f"a value that is not the graph's is returned for {node.name}: {error}"
+                ), equality.apart
+        return Outcome(VALUES, PROVED), ()
 
-    def set_attr(self, key: str, value: Any) -> None:
-        """Ignore a promise made to the compiler."""
-
-    def like(self, expression: Expression, dtype: Any = None) -> Symbol:
-        """Return another element of the same block."""
-        return Symbol(expression, dtype or self.dtype, self.shape, self.lanes, self.argument)
-
-
-def sort_of(scalar: Any) -> Any:
-    """Return what z3 calls the values of one of Triton's types."""
-    if scalar.is_ptr():
-        return INTEGER
-    if scalar.name == "int1":
-        return TRUTH
-    return INTEGER if scalar.is_int() else FLOAT
-
-
-def range_of(scalar: Any) -> tuple[int, int] | None:
-    """Return the limits of an integer type, or None for any other."""
-    if scalar.is_ptr() or scalar.name == "int1" or not scalar.is_int():
-        return None
-    return limits(scalar.int_bitwidth, scalar.is_int_signed())
-
-
-def limits_of_type(name: str) -> tuple[int, int] | None:
-    """Return the limits of a type as signatures name it, or None if it is no integer."""
-    return None if name == "constexpr" else range_of(kernel_type(name).scalar)
-
-
-def number(value: Any, scalar: Any) -> Expression:
-    """Return a constant of one of Triton's types."""
-    if scalar.name == "int1":
-        return z3.BoolVal(bool(value))
-    if scalar.is_int():
-        return z3.IntVal(int(value))
-    return z3.Const(f"float {float(value)!r}", FLOAT)
-
-
-def scalar_tensor(symbol: Symbol) -> Any:
-    """Return a ``tl.tensor`` of a scalar, or of a block if it has a shape."""
-    kind = symbol.dtype if not symbol.shape else tl.block_type(symbol.dtype.scalar, list(symbol.shape))
-    return tl.core.tensor(symbol, kind)
+    def _replayed(self, outcome: Outcome, apart: Sequence[Any], question: Question) -> Outcome:
+        """Return a difference with what the emulator says to it; if it finds none, nothing is known."""
+        examples = [example_of(question, model) for model in apart[: _MOST_REPLAYS - 1]]
+        tried: list[Mapping[str, int]] = []
+        for sizes in [*(example.sizes for example in examples), {}]:
+            if sizes in tried:
+                continue
+            tried.append(sizes)
+            try:
+                told = difference_of_graph(self._graph, self._emulation, self._seconds, sizes)
+            except (NotVerifiableError, KeyError, MemoryError) as error:
+                return replace(outcome, verdict=UNKNOWN, reason=f"{outcome.reason}; no replay: {error}")
+            if told:
+                return replace(outcome, reason=f"{outcome.reason}: {told}")
+        return replace(outcome, verdict=UNKNOWN, reason=f"{outcome.reason}; a replay finds no difference")

@@ -18,8 +18,18 @@ from pytest_regional.emulation.launch import GRID_LIMITS, constants_of, named_ar
 from pytest_regional.verify.buffers import BufferFlow, Effects
 from pytest_regional.verify.builder import READ, UPDATE, WRITE
 from pytest_regional.verify.errors import NotVerifiableError
+from pytest_regional.verify.handles import limits_of_type
 from pytest_regional.verify.kernels import KernelRun, Pointer, run_kernel
-from pytest_regional.verify.outcomes import BUFFERS, COVERAGE, MEMORY, PROVED, RACES, REFUTED, UNKNOWN, Outcome
+from pytest_regional.verify.outcomes import (
+    BUFFERS,
+    COVERAGE,
+    MEMORY,
+    PROVED,
+    RACES,
+    REFUTED,
+    UNKNOWN,
+    Outcome,
+)
 from pytest_regional.verify.properties import (
     Question,
     Tensor,
@@ -33,7 +43,7 @@ from pytest_regional.verify.properties import (
 from pytest_regional.verify.replay import Replay, fault_of_graph
 from pytest_regional.verify.sizes import Size, expression_of, largest
 from pytest_regional.verify.symbols import Expression
-from pytest_regional.verify.values import limits_of_type
+from pytest_regional.verify.values import ValuesOfGraph
 from pytest_regional.verify.wrappers import Graph, SymbolicLaunch, View, graph_of, run_wrapper
 
 # Addresses of a GPU have 49 bits at most, so no tensor is larger; its offsets, in 64 bits, do not overflow.
@@ -144,13 +154,26 @@ def verify_graph(graph: Graph, emulation: Emulation, seconds: float = DEFAULT_SE
     decide = functools.partial(decided, known=graph.known, seconds=seconds)
     run = run_wrapper(graph, named_arguments, decide)
     kernels = {launch.order: _run_all(launch, graph.known, seconds) for launch in run.launches}
-    flow = BufferFlow(run, {order: _effects(runs[0]) for order, runs in kernels.items()}, graph.donated)
-    found = [
-        _verified(launch, number, question, flow.required.get(launch.order, []))
-        for launch in run.launches
-        for number, question in enumerate(kernels[launch.order])
-    ]
-    return [*found, _verified_buffers(graph, flow, emulation, seconds)] if run.steps else found
+    effects = {order: _effects(runs[0]) for order, runs in kernels.items()}
+    flow = BufferFlow(run, effects, graph.donated)
+    values = ValuesOfGraph(graph, run, effects, kernels, emulation, seconds)
+    found = []
+    for launch in run.launches:
+        for number, question in enumerate(kernels[launch.order]):
+            one = _verified(launch, number, question, flow.required.get(launch.order, []))
+            found.append(
+                one if isinstance(question, str) else _with(one, values.of_launch(launch, question, one.digest))
+            )
+    if not run.steps:
+        return found
+    return [*found, _with(_verified_buffers(graph, flow, emulation, seconds), values.of_outputs())]
+
+
+def _with(found: Verified, outcome: Outcome | None) -> Verified:
+    """Return what was found out, with one outcome more."""
+    if outcome is None:
+        return found
+    return replace(found, outcomes=(*found.outcomes, outcome), seconds=found.seconds + outcome.seconds)
 
 
 def _run_all(launch: SymbolicLaunch, known: Sequence[Expression], seconds: float) -> list[Question | str]:

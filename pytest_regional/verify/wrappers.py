@@ -28,7 +28,11 @@ from pytest_regional.verify.symbols import Expression
 REUSED = "__reused"
 """The name under which generated code that was changed calls what gives memory to another buffer."""
 
-_INPUT = "input "
+NAMED = "__named"
+"""The name under which generated code that was changed calls what tells a buffer its name."""
+
+INPUT = "input "
+"""What the names of memory begin with that the graph is given; the number of the input follows."""
 
 _MOST_STEPS = 20_000
 
@@ -55,6 +59,8 @@ class Graph:
         marked: its functions, each with one that calls :data:`REUSED`, see :func:`with_reuse_marked`; those that lack
             here are made when they are needed, of files that have to be there then.
         undefined: whether the graph itself has values that are not defined.
+        module: the graph that the code computes, if it is known.
+        origins: for each buffer, by its name in the code, the node of that graph whose value it is said to hold.
     """
 
     call: Any
@@ -64,6 +70,8 @@ class Graph:
     source: str = ""
     marked: Mapping[types.FunctionType, types.FunctionType] = field(default_factory=dict, repr=False)
     undefined: bool = False
+    module: torch.fx.GraphModule | None = None
+    origins: Mapping[str, str] = field(default_factory=dict)
 
 
 def graph_of(generated: GeneratedGraph) -> Graph:
@@ -78,7 +86,8 @@ def graph_of(generated: GeneratedGraph) -> Graph:
     functions = {*plain, *_functions_in(plain[0].__globals__)}
     marked = {function: with_reuse_marked(function) for function in functions}
     source = "".join(map(source_of, plain))
-    return Graph(generated.call, inputs, known, generated.donated, source, marked, generated.undefined)
+    module, origins = generated.module, generated.origins
+    return Graph(generated.call, inputs, known, generated.donated, source, marked, generated.undefined, module, origins)
 
 
 def _functions_in(module: Mapping[str, Any]) -> list[types.FunctionType]:
@@ -159,7 +168,19 @@ class Contents:
 
 
 class View:
-    """Stands for a tensor in the code that launches kernels."""
+    """Stands for a tensor in the code that launches kernels.
+
+    Attributes:
+        storage: the memory it lies in.
+        contents: what is in that memory.
+        sizes: of its axes.
+        strides: of its axes, in elements.
+        start: where it starts in that memory, in elements.
+        dtype: of its elements.
+        buffer: the name of the buffer that it is, or empty.
+        origin: the buffer, or input, that it is a part or a view of.
+        previous: for a buffer that was given the memory of another one: that one.
+    """
 
     def __init__(
         self,
@@ -176,6 +197,9 @@ class View:
         self.strides = tuple(strides)
         self.start = start
         self.dtype = dtype
+        self.buffer = ""
+        self.origin: View = self
+        self.previous: View | None = None
 
     def tensor(self, dtype: torch.dtype) -> Tensor:
         """Return it as an argument of a kernel that takes it for a tensor of ``dtype``, where its own is not known.
@@ -326,7 +350,7 @@ def run_wrapper(
         NotVerifiableError: it does something that is not known here.
     """
     run = _Run(name_arguments, decide, graph.marked)
-    given = [run.given(f"{_INPUT}{number}", value) for number, value in enumerate(graph.inputs)]
+    given = [run.given(f"{INPUT}{number}", value) for number, value in enumerate(graph.inputs)]
     try:
         returned = run.function(graph.call)(given)
     except NotVerifiableError:
@@ -418,16 +442,27 @@ class _Run:
         return self.view(self.name("buffer"), size, stride, dtype)
 
     def reinterpret_tensor(self, view: View, size: Sequence[Any], stride: Sequence[Any], offset: Any = 0) -> View:
-        return View(view.storage, view.contents, size, stride, view.start + offset, view.dtype)
+        made = View(view.storage, view.contents, size, stride, view.start + offset, view.dtype)
+        made.origin, made.previous = view.origin, view.previous
+        return made
+
+    def named(self, name: str, view: Any) -> Any:
+        """Return a tensor that knows the name of the variable which holds it."""
+        if not isinstance(view, View):
+            return view
+        other = copy.copy(view)
+        other.buffer, other.origin = name, other
+        return other
 
     def reused(self, view: Any, marked: bool) -> Any:
         """Return a buffer that is given the memory of another one; results of operators get second names, too."""
         if not isinstance(view, View) or (isinstance(view, _Result) and not marked):
             return view
-        if view.storage.given and view.storage.name.startswith(_INPUT):
-            self.result.reused_inputs.append(int(view.storage.name.removeprefix(_INPUT)))
+        if view.storage.given and view.storage.name.startswith(INPUT):
+            self.result.reused_inputs.append(int(view.storage.name.removeprefix(INPUT)))
         other = copy.copy(view)
         other.contents = Contents(self.name("buffer"), before=view.contents)
+        other.previous = view
         return other
 
     def assert_size_stride(self, view: Any, size: Sequence[Any], stride: Sequence[Any], *_: Any) -> None:
@@ -492,7 +527,7 @@ class _Names(dict):  # type: ignore[type-arg]
                 self[name] = run.constant(value)
             elif hasattr(value, "triton_meta"):
                 self[name] = types.SimpleNamespace(run=_launcher(run, value))
-        self["max"], self["min"], self[REUSED] = largest, smallest, run.reused
+        self["max"], self["min"], self[REUSED], self[NAMED] = largest, smallest, run.reused, run.named
 
 
 def _launcher(run: _Run, tuner: Any) -> Callable[..., None]:
@@ -511,7 +546,8 @@ def with_reuse_marked(call: types.FunctionType) -> types.FunctionType:
     """Return a generated function that calls a function where it gives a buffer's memory to another one.
 
     These are assignments of one name to another, and those that Inductor marks with the comment ``reuse``. The function
-    is called as the global :data:`REUSED`, with the tensor, and whether there is the comment.
+    is called as the global :data:`REUSED`, with the tensor, and whether there is the comment. What is assigned to one
+    name goes through the global :data:`NAMED`, with that name.
 
     Raises:
         NotVerifiableError: the text of the generated code is not there.
@@ -525,6 +561,10 @@ def with_reuse_marked(call: types.FunctionType) -> types.FunctionType:
         if marked or isinstance(node.value, ast.Name):
             arguments = [node.value, ast.Constant(value=marked)]
             node.value = ast.Call(func=ast.Name(id=REUSED, ctx=ast.Load()), args=arguments, keywords=[])
+        target = node.targets[0]
+        if isinstance(target, ast.Name) and len(node.targets) == 1:
+            arguments = [ast.Constant(value=target.id), node.value]
+            node.value = ast.Call(func=ast.Name(id=NAMED, ctx=ast.Load()), args=arguments, keywords=[])
     names: dict[str, Any] = {}
     exec(compile(ast.fix_missing_locations(tree), call.__code__.co_filename, "exec"), call.__globals__, names)
     found: types.FunctionType = names[call.__name__]
