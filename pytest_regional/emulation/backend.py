@@ -58,8 +58,8 @@ class GeneratedGraph:
         donated: positions of inputs whose memory the code may use for other buffers.
         undefined: whether the graph itself has values that are not defined, as of ``torch.empty``.
         module: the graph, as it was before Inductor changed it.
-        origins: for buffers of the code, by name, the name of the graph's node whose value they hold; Inductor's own
-            nodes are among them.
+        origins: for buffers of the code, by name, the names of nodes whose value they may hold, the likeliest first;
+            Inductor's own nodes are among them.
     """
 
     call: Callable[[list[Any]], Any]
@@ -67,7 +67,7 @@ class GeneratedGraph:
     donated: tuple[int, ...] = ()
     undefined: bool = False
     module: torch.fx.GraphModule | None = None
-    origins: Mapping[str, str] = field(default_factory=dict)
+    origins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class Emulation:

@@ -93,7 +93,21 @@ def neutral(kind: str, sort: z3.SortRef) -> Expression:
 
 def normal(expression: Expression) -> Expression:
     """Return an expression in the form that equal ones share more often."""
-    return z3.simplify(expression, som=True, arith_lhs=True)
+    plain = z3.simplify(expression, som=True, arith_lhs=True)
+    pairs = [(part, joined) for part in parts_of([plain]) if (joined := _joined_powers(part)) is not None]
+    return z3.simplify(z3.substitute(plain, *pairs), som=True, arith_lhs=True) if pairs else plain
+
+
+def _joined_powers(expression: Expression) -> Expression | None:
+    """Return a product of several exponentials with one, or None if it is something else."""
+    if not z3.is_mul(expression):
+        return None
+    powers = [part for part in expression.children() if z3.is_app(part) and part.decl().name() == "exp"]
+    if len(powers) < 2:
+        return None
+    others = [part for part in expression.children() if not any(part.eq(power) for power in powers)]
+    exponent = z3.Sum([power.arg(0) for power in powers])
+    return functools.reduce(operator.mul, others, reals.function("exp", exponent))
 
 
 class _Adopted:
@@ -655,10 +669,14 @@ class Equality:
                 inner = otherwise
             else:
                 break
-        further = self._own_reduction(inner)
-        if further is not None and further.kind == reduction.kind:
-            _, more, element = self._flat(inner)
+        factors = _factors(inner) if reduction.kind == SUM else [inner]
+        sums = [factor for factor in factors if (found := self._own_reduction(factor)) and found.kind == reduction.kind]
+        if len(sums) == 1:
+            _, more, element = self._flat(sums[0])
             own += more
+            # What a sum is multiplied by, each of its elements is.
+            others = [factor for factor in factors if not factor.eq(sums[0])]
+            element = functools.reduce(operator.mul, others, element)
             if conditions:
                 element = z3.If(z3.And(*conditions), element, none)
         return reduction.kind, own, element
@@ -772,6 +790,12 @@ def _is_rounding(one: Expression, other: Expression) -> bool:
     """Say whether two polynomials differ by no more than the rounding of their constants, if at all."""
     largest = max(map(abs, _coefficients(normal(one))))
     return max(map(abs, _coefficients(normal(one - other)))) <= largest * _ROUNDING
+
+
+def _factors(expression: Expression) -> list[Expression]:
+    if z3.is_mul(expression):
+        return [factor for part in expression.children() for factor in _factors(part)]
+    return [expression]
 
 
 def _coefficients(polynomial: Expression) -> list[Fraction]:

@@ -47,11 +47,13 @@ class Part:
         view: the buffer.
         order: of the launch that writes it.
         argument: through which that launch writes it.
+        candidates: nodes that are as large: it may be the value of one after all.
     """
 
     view: View
     order: int
     argument: str
+    candidates: tuple[torch.fx.Node, ...] = ()
 
 
 InMemory = Holding | Part | str
@@ -142,12 +144,19 @@ class Holdings:
         origin = view.origin
         if origin.storage.name.startswith(INPUT) and view.previous is None:
             return self._laid_out(self._inputs[int(origin.storage.name.removeprefix(INPUT))], origin)
-        node = self._nodes.get(self._origins.get(origin.buffer, ""))
-        if node is not None:
-            return self._laid_out(node, origin)
+        names = self._origins.get(origin.buffer, ())
+        holdings = [self._laid_out(self._nodes[name], origin) for name in names if name in self._nodes]
+        known = next((holding for holding in holdings if isinstance(holding, Holding)), None)
+        if known is not None:
+            return known
         writer = self._writers.get(view.contents)
         whole = origin.place() == view.place()
-        return Part(origin, *writer) if writer is not None and whole else "a buffer that holds no value of the graph"
+        if writer is None or not whole:
+            return "a buffer that holds no value of the graph"
+        tensors = [node for node in self._nodes.values() if node.op == "call_function" and is_tensor(node)]
+        laid_out = [self._laid_out(node, origin) for node in tensors]
+        candidates = [holding.node for holding in laid_out if isinstance(holding, Holding)]
+        return Part(origin, *writer, tuple(candidates))
 
     def _copied_to(self, view: View) -> InMemory:
         """Return what the graph copies into an input at its end."""

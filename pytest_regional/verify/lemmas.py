@@ -34,8 +34,10 @@ def quotient_lemmas(parts: Sequence[Expression], quotients: Iterable[Quotient]) 
     ``x < m * n`` implies ``x // m < n``, for each bound of ``x`` among the comparisons in ``parts``; and dividing twice
     is dividing by the product.
     """
-    names = symbols_of(parts)
     found = [quotient for quotient in quotients if constant(quotient.divisor) is None]
+    if not found:
+        return []
+    names = symbols_of(parts)
     mentioned = [q for q in found if q.value.decl().name() in names]
     mentioned += [q.twin() for q in found if f"{q.value.decl().name()}'" in names]
     bounds = list(_bounds(parts))

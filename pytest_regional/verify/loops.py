@@ -188,23 +188,37 @@ class Loop:
         done = z3.And(self.start + rounds * step >= self.stop, z3.Or(rounds == 0, last < self.stop))
         self.builder.scope.facts.append(done)
         found = [self._at(*pair, rounds) for pair in zip(self.before, self.added, strict=True)]
-        for result, before, added, entered, left in zip(
-            found, self.before, self.added, self.current, self.left, strict=True
-        ):
-            if added is None and isinstance(left, tl.core.tensor):
-                self._combined(result.handle, before.handle, entered.handle, left.handle)
+        carried = [
+            (result.handle, before.handle, entered.handle, left.handle)
+            for result, before, added, entered, left in zip(
+                found, self.before, self.added, self.current, self.left, strict=True
+            )
+            if added is None and isinstance(left, tl.core.tensor)
+        ]
+        largest: list[tuple[Symbol, Expression, Expression]] = []
+        for result, before, entered, left in carried:
+            old = self._old(entered, left)
+            if old is None or left.shape != result.shape:
+                continue
+            combined = combination(left.expression, old) or scaled_sum(left.expression, old, largest)
+            if combined is None:
+                continue
+            if combined[0] == LARGEST:
+                largest.append((result, old, left.expression))
+            self._combined(result, before, left, *combined)
         return found
 
-    def _combined(self, result: Symbol, before: Symbol, entered: Symbol, left: Symbol) -> None:
-        """Note of what ``result`` is made, where each round combines one more element with what it ``entered`` with."""
+    def _old(self, entered: Symbol, left: Symbol) -> Expression | None:
+        """Return what a variable is when a round begins, at the place of what it is when the round ends."""
+        lanes = [lane for lane in left.lanes if lane is not None]
+        places = [*self.builder.instance(), self.counter, *lanes]
+        if not self.alike or entered.expression.num_args() != len(places):
+            return None
+        return entered.expression.decl()(*places)
+
+    def _combined(self, result: Symbol, before: Symbol, left: Symbol, kind: str, element: Expression) -> None:
+        """Note that ``result`` is ``element`` combined over the rounds, if it begins with what changes nothing."""
         lanes = left.lanes
-        old = entered.expression.decl()(*self.builder.instance(), self.counter, *filter(_is_there, lanes))
-        if not self.alike or entered.expression.num_args() != old.num_args() or left.shape != result.shape:
-            return
-        combined = combination(left.expression, old)
-        if combined is None:
-            return
-        kind, element = combined
         none = neutral(kind, left.dtype.scalar)
         if none is None or not before.expression.eq(none):
             return
@@ -274,10 +288,6 @@ class Loop:
         return tl.core.tensor(handle.like(moved), before.type)
 
 
-def _is_there(lane: Expression | None) -> bool:
-    return lane is not None
-
-
 def neutral(kind: str, scalar: Any) -> Expression | None:
     """Return what changes nothing when it is combined, or None if that is not known."""
     if kind == ANY:
@@ -334,6 +344,71 @@ def _choice(expression: Expression, old: Expression) -> tuple[str, Expression] |
         if _says(condition, old, otherwise, compare):
             return kind, otherwise
     return None
+
+
+def scaled_sum(
+    expression: Expression, old: Expression, largest: Sequence[tuple[Symbol, Expression, Expression]]
+) -> tuple[str, Expression] | None:
+    """Return what a sum of exponentials adds that is scaled anew whenever the largest exponent changes.
+
+    In each round ``m' = max(m, x)`` and ``s' = s * exp(m - m') + exp(x - m')``, so in the end ``s`` is the sum of
+    ``exp(x - m)`` with the last ``m`` (Milakov and Gimelshein, Online normalizer calculation for softmax, 2018).
+
+    Args:
+        expression: the sum when a round ends.
+        old: the sum when it begins.
+        largest: for each variable that becomes the largest of all: what it is after the loop, when a round begins, and
+            when it ends.
+    """
+    masks = []
+    while z3.is_app_of(expression, z3.Z3_OP_ITE) and expression.arg(2).eq(old):
+        masks.append(expression.arg(0))
+        expression = expression.arg(1)
+    for after, before, left in largest:
+        inner = left
+        while z3.is_app_of(inner, z3.Z3_OP_ITE) and inner.arg(2).eq(before):
+            inner = inner.arg(1)
+        if not z3.is_app_of(inner, z3.Z3_OP_ITE) or not inner.arg(1).eq(before):
+            continue
+        exponent = inner.arg(2)
+        parts = _applied("add", expression)
+        product = _applied("multiply", parts[0]) if parts else None
+        if parts is None or product is None or not product[0].eq(old):
+            continue
+        if not _is_exponential(product[1], before, inner) or not _is_exponential(parts[1], exponent, inner):
+            continue
+        power = _exponential_in(parts[1])
+        difference = power.arg(0)
+        term = power.decl()(difference.decl()(exponent, after.expression))
+        none = number(0, tl.float32)
+        return SUM, z3.If(z3.And(*masks), term, none) if masks else term
+    return None
+
+
+def _applied(name: str, expression: Expression) -> list[Expression] | None:
+    """Return the operands of an operation on floats, or None if it is another."""
+    same = z3.is_app(expression) and expression.decl().name().startswith(f"{name}_") and expression.num_args() == 2
+    return list(expression.children()) if same else None
+
+
+def _exponential_in(expression: Expression) -> Expression:
+    """Return an exponential itself where it is 1 as long as nothing was summed up."""
+    return expression.arg(2) if z3.is_app_of(expression, z3.Z3_OP_ITE) else expression
+
+
+def _is_exponential(expression: Expression, exponent: Expression, largest: Expression) -> bool:
+    """Say whether something is ``exp(exponent - largest)``, or 1 where the largest is less than every number."""
+    if z3.is_app_of(expression, z3.Z3_OP_ITE):
+        condition, one, _ = expression.children()
+        lowest = number(-math.inf, tl.float32)
+        empty = condition.decl().name().startswith("fcmpOEQ") and condition.arg(0).eq(largest)
+        if not empty or not condition.arg(1).eq(lowest) or not one.eq(number(1, tl.float32)):
+            return False
+    power = _exponential_in(expression)
+    if not z3.is_app(power) or not power.decl().name().startswith(("__nv_exp", "exp_")) or power.num_args() != 1:
+        return False
+    difference = _applied("subtract", power.arg(0))
+    return difference is not None and difference[0].eq(exponent) and difference[1].eq(largest)
 
 
 def _says(condition: Expression, old: Expression, other: Expression, compare: str) -> bool:

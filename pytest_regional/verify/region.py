@@ -404,6 +404,15 @@ def _flipped(call: _Call, shape: Place) -> list[Expression]:
     return [size - 1 - at if axis in axes else at for axis, (size, at) in pairs]
 
 
+def _restrided(call: _Call, shape: Place) -> list[Expression]:
+    """Return the place of an element of ``as_strided``, whose argument has to be contiguous."""
+    source = source_of(call)
+    if not source.meta["val"].is_contiguous() or source.op == "placeholder":
+        raise NotVerifiableError("aten::as_strided of a tensor that is not contiguous")
+    terms = [at * number_of(stride) for at, stride in zip(call.place, call.arguments[2], strict=True)]
+    return digits(z3.simplify(z3.Sum([number_of(call.given(3, "storage_offset") or 0), *terms])), shape)
+
+
 def _diagonal(call: _Call, shape: Place) -> list[Expression]:
     offset = call.given(1, "offset", 0)
     one, other = (_axis(call.given(n, name, d), len(shape)) for n, name, d in ((2, "dim1", 0), (3, "dim2", 1)))
@@ -817,6 +826,7 @@ MEANINGS: dict[str, Callable[[_Call], Expression]] = {
     **{f"aten::{name}": _unknown(name) for name in _OF_FLOATS},
     "aten::round": _unknown("nearbyint"),
     "aten::special_erfcx": _unknown("erfcx"),
+    "aten::copysign": _unknown("copysign"),
     "aten::nextafter": _unknown("nextafter"),
     "aten::sign": lambda call: _sign(call.operand(call.arguments[0])),
     "aten::addcmul": _added(lambda a, b: a * b),
@@ -848,6 +858,7 @@ MEANINGS: dict[str, Callable[[_Call], Expression]] = {
     "aten::select": _elsewhere(_selected),
     "aten::flip": _elsewhere(_flipped),
     "prims::rev": _elsewhere(_flipped),
+    "aten::as_strided": _elsewhere(_restrided),
     "aten::diagonal": _elsewhere(_diagonal),
     "aten::unfold": _elsewhere(_unfolded),
     "aten::index": _picked,

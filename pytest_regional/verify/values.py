@@ -13,7 +13,7 @@ from pytest_regional.verify.buffers import Effects
 from pytest_regional.verify.builder import UPDATE, WRITE
 from pytest_regional.verify.equality import DifferentError, Equality
 from pytest_regional.verify.errors import NotVerifiableError
-from pytest_regional.verify.holdings import Held, Holding, Holdings, Part
+from pytest_regional.verify.holdings import Held, Holding, Holdings, InMemory, Part
 from pytest_regional.verify.kernels import KernelRun
 from pytest_regional.verify.outcomes import PROVED, REFUTED, UNKNOWN, VALUES, Outcome
 from pytest_regional.verify.properties import Question, example_of
@@ -51,6 +51,10 @@ class ValuesOfGraph:
         self._emulation = emulation
         self._seconds = seconds
         self._holdings = None if graph.module is None else Holdings(graph, run, effects)
+        self._found: dict[tuple[int, str], Holding] = {}
+        if self._holdings is not None:
+            for order in sorted(self._holdings.launches):
+                self._find(order)
         self._text = "" if graph.module is None else f"{graph.module.graph} {sorted(graph.origins.items())}"
 
     def of_launch(self, launch: SymbolicLaunch, question: Question, digest: str) -> Outcome | None:
@@ -90,7 +94,7 @@ class ValuesOfGraph:
     def _launch(self, question: Question, order: int) -> tuple[Outcome, Sequence[Any]]:
         """Compare the stores of a launch; a difference, to be replayed, comes before what is not known."""
         assert self._holdings is not None
-        held = self._holdings.launches[order]
+        held = self._held(order)
         stores = [access for access in question.run.accesses if access.kind == WRITE]
         unknown = ""
         if not stores or any(access.kind == UPDATE for access in question.run.accesses):
@@ -113,6 +117,41 @@ class ValuesOfGraph:
                 unknown = unknown or str(error)
         return Outcome(VALUES, UNKNOWN if unknown else PROVED, unknown), ()
 
+    def _find(self, order: int) -> None:
+        """Find out of which nodes the buffers are the value that a launch writes, of those that have no name."""
+        assert self._holdings is not None
+        question = self._kernels[order][0]
+        held = self._held(order)
+        for argument, part in held.after.items():
+            stores = [] if isinstance(question, str) else question.run.accesses
+            stores = [access for access in stores if access.kind == WRITE and access.argument == argument]
+            if not isinstance(part, Part) or not isinstance(question, Question) or len(stores) != 1:
+                continue
+            ends = time.monotonic() + self._seconds / 2
+            for node in part.candidates:
+                question.deadline = ends
+                holding = Holding(node, part.view)
+                try:
+                    Equality(question, held.before, self._writers(held, {})).store(stores[0], holding)
+                except NotVerifiableError:
+                    if time.monotonic() > ends:
+                        break
+                    continue
+                self._found[order, argument] = holding
+                break
+
+    def _held(self, order: int) -> Held:
+        """Return what the arguments of a launch hold, as far as it was found out."""
+        assert self._holdings is not None
+        held = self._holdings.launches[order]
+        before, after = (
+            {name: self._resolved(one) for name, one in part.items()} for part in (held.before, held.after)
+        )
+        return Held(before, after)
+
+    def _resolved(self, held: InMemory) -> InMemory:
+        return self._found.get((held.order, held.argument), held) if isinstance(held, Part) else held
+
     def _writers(self, held: Held, given: Mapping[int, Question]) -> dict[int, Equality]:
         """Return the launches whose parts of the work a launch reads; with the questions that are given."""
         assert self._holdings is not None
@@ -122,7 +161,7 @@ class ValuesOfGraph:
                 question = given.get(part.order) or self._kernels[part.order][0]
                 if isinstance(question, Question):
                     question.deadline = time.monotonic() + self._seconds
-                    found[part.order] = Equality(question, self._holdings.launches[part.order].before)
+                    found[part.order] = Equality(question, self._held(part.order).before)
         return found
 
     def _readers(self, order: int, question: Question) -> None:
@@ -141,7 +180,7 @@ class ValuesOfGraph:
             if isinstance(theirs, str):
                 raise NotVerifiableError(theirs)
             theirs.deadline = question.deadline
-            held = self._holdings.launches[reader]
+            held = self._held(reader)
             for access in theirs.run.accesses:
                 if access.kind == WRITE:
                     target = held.after.get(access.argument, "")
@@ -154,9 +193,11 @@ class ValuesOfGraph:
 
     def _outputs(self, question: Question) -> tuple[Outcome, Sequence[Any]]:
         assert self._holdings is not None
-        for node, view, holding in self._holdings.outputs:
+        for node, view, held in self._holdings.outputs:
+            holding = self._resolved(held)
             if view is None or not isinstance(holding, Holding):
-                raise NotVerifiableError(f"what is returned for {node.name} is {holding}")
+                what = holding if isinstance(holding, str) else "a part of the work"
+                raise NotVerifiableError(f"what is returned for {node.name} is {what}")
             equality = Equality(question, {})
             try:
                 equality.output(node, view, holding)

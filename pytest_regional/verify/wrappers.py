@@ -60,7 +60,7 @@ class Graph:
             here are made when they are needed, of files that have to be there then.
         undefined: whether the graph itself has values that are not defined.
         module: the graph that the code computes, if it is known.
-        origins: for each buffer, by its name in the code, the node of that graph whose value it is said to hold.
+        origins: for each buffer, by its name in the code, nodes of that graph whose value it may hold.
     """
 
     call: Any
@@ -71,7 +71,7 @@ class Graph:
     marked: Mapping[types.FunctionType, types.FunctionType] = field(default_factory=dict, repr=False)
     undefined: bool = False
     module: torch.fx.GraphModule | None = None
-    origins: Mapping[str, str] = field(default_factory=dict)
+    origins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def graph_of(generated: GeneratedGraph) -> Graph:
