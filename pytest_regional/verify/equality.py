@@ -93,9 +93,9 @@ def neutral(kind: str, sort: z3.SortRef) -> Expression:
 
 def normal(expression: Expression) -> Expression:
     """Return an expression in the form that equal ones share more often."""
-    plain = z3.simplify(expression, som=True, arith_lhs=True)
+    plain = z3.simplify(expression, som=True, sort_sums=True, arith_lhs=True)
     pairs = [(part, joined) for part in parts_of([plain]) if (joined := _joined_powers(part)) is not None]
-    return z3.simplify(z3.substitute(plain, *pairs), som=True, arith_lhs=True) if pairs else plain
+    return z3.simplify(z3.substitute(plain, *pairs), som=True, sort_sums=True, arith_lhs=True) if pairs else plain
 
 
 def _joined_powers(expression: Expression) -> Expression | None:
@@ -337,7 +337,7 @@ class Equality:
 
     def _model(self, facts: Facts, goal: Expression) -> z3.ModelRef | None:
         lower = self.question.lowering.of
-        given = [fact for fact in facts if not has_reals(fact)]
+        given = [fact for fact in (*facts, *self.region.assumed) if not has_reals(fact)]
         asked = [lower(part) for part in (*given, *self._read_by_kernel.values(), goal)]
         if z3.is_false(normal(asked[-1])):
             return None
@@ -631,7 +631,8 @@ class Equality:
             pairs = [(theirs.bound[axis], at) for axis, at in zip(order, counted, strict=True)]
             term = z3.substitute(theirs.element, *pairs) if pairs else theirs.element
             try:
-                self.same(element, term, (*facts, *inside, position >= 0, position < number))
+                here = [z3.substitute(fact, *pairs) for fact in self.region.assumed if pairs]
+                self.same(element, term, (*facts, *inside, *here, position >= 0, position < number))
             except DifferentError:
                 continue
             return True

@@ -195,7 +195,7 @@ class Loop:
             )
             if added is None and isinstance(left, tl.core.tensor)
         ]
-        largest: list[tuple[Symbol, Expression, Expression]] = []
+        largest: list[tuple[Expression, Expression, Expression]] = []
         for result, before, entered, left in carried:
             old = self._old(entered, left)
             if old is None or left.shape != result.shape:
@@ -204,7 +204,9 @@ class Loop:
             if combined is None:
                 continue
             if combined[0] == LARGEST:
-                largest.append((result, old, left.expression))
+                places = [*self.builder.instance(), *(lane for lane in left.lanes if lane is not None)]
+                if result.expression.num_args() == len(places):
+                    largest.append((result.expression.decl()(*places), old, left.expression))
             self._combined(result, before, left, *combined)
         return found
 
@@ -347,7 +349,7 @@ def _choice(expression: Expression, old: Expression) -> tuple[str, Expression] |
 
 
 def scaled_sum(
-    expression: Expression, old: Expression, largest: Sequence[tuple[Symbol, Expression, Expression]]
+    expression: Expression, old: Expression, largest: Sequence[tuple[Expression, Expression, Expression]]
 ) -> tuple[str, Expression] | None:
     """Return what a sum of exponentials adds that is scaled anew whenever the largest exponent changes.
 
@@ -379,7 +381,7 @@ def scaled_sum(
             continue
         power = _exponential_in(parts[1])
         difference = power.arg(0)
-        term = power.decl()(difference.decl()(exponent, after.expression))
+        term = power.decl()(difference.decl()(exponent, after))
         none = number(0, tl.float32)
         return SUM, z3.If(z3.And(*masks), term, none) if masks else term
     return None

@@ -110,12 +110,14 @@ class Region:
         held: what memory holds.
         reductions: what the constants were computed from that stand for sums and the like, by name.
         bounds: the size of the axis that a variable of those counts, by its name.
+        assumed: what has to hold of indices for the operators to do anything but fail.
     """
 
     def __init__(self, held: Held) -> None:
         self.held = held
         self.reductions: dict[str, Reduction] = {}
         self.bounds: dict[str, Expression] = {}
+        self.assumed: list[Expression] = []
         self._known: dict[tuple[Any, ...], tuple[Place, Expression]] = {}
         self._numbers = itertools.count()
 
@@ -503,12 +505,20 @@ def _picked(call: _Call) -> Expression:
         if indices[axis] is None:
             place.append(next(rest))
         else:
-            place.append(_from_end(_Call(call.region, call.node, inner).operand(indices[axis]), size))
+            index = _Call(call.region, call.node, inner).operand(indices[axis])
+            call.region.assumed.append(z3.And(index >= -size, index < size))
+            place.append(_from_end(index, size))
     return call.region.element(source, tuple(place))
 
 
 def _from_end(index: Expression, size: Expression) -> Expression:
     return z3.If(index < 0, index + size, index)
+
+
+def _index(call: _Call, index: Expression, size: Expression) -> Expression:
+    """Return an index that has to lie in its axis, and may not count from the end."""
+    call.region.assumed.append(z3.And(index >= 0, index < size))
+    return index
 
 
 def _remainder(real: str, whole: Callable[[Expression, Expression], Expression]) -> Callable[[_Call], Expression]:
@@ -524,8 +534,8 @@ def _remainder(real: str, whole: Callable[[Expression, Expression], Expression])
 def _embedded(call: _Call) -> Expression:
     index = call.arguments[1]
     table = source_of(call)
-    row = call.region.element(index, call.place[:-1])
-    return call.region.element(table, (_from_end(row, shape_of(table)[0]), call.place[-1]))
+    row = _index(call, call.region.element(index, call.place[:-1]), shape_of(table)[0])
+    return call.region.element(table, (row, call.place[-1]))
 
 
 def _gathered(call: _Call) -> Expression:
@@ -533,7 +543,7 @@ def _gathered(call: _Call) -> Expression:
     shape = shape_of(source)
     axis = _axis(call.arguments[1], len(shape))
     place = list(call.place)
-    place[axis] = _from_end(call.region.element(call.arguments[2], call.place), shape[axis])
+    place[axis] = _index(call, call.region.element(call.arguments[2], call.place), shape[axis])
     return call.region.element(source, tuple(place))
 
 
@@ -542,7 +552,7 @@ def _index_selected(call: _Call) -> Expression:
     shape = shape_of(source)
     axis = _axis(call.arguments[1], len(shape))
     place = list(call.place)
-    place[axis] = _from_end(call.region.element(call.arguments[2], (place[axis],)), shape[axis])
+    place[axis] = _index(call, call.region.element(call.arguments[2], (place[axis],)), shape[axis])
     return call.region.element(source, tuple(place))
 
 
