@@ -456,6 +456,8 @@ class Equality:
             self.apart.insert(0, model)
         elif self._same_reals(one, other, facts):
             return
+        if (model := self._model(facts, z3.BoolVal(True))) is not None:
+            self.apart.append(model)
         raise DifferentError(f"it computes {_short(one)}, the graph {_short(other)}")
 
     def _written_out(self, expression: Expression) -> Expression | None:

@@ -78,6 +78,7 @@ class Holdings:
 
     Attributes:
         launches: by the order of the launch.
+        inputs: the tensors that the graph is given, by the names of their nodes.
         readers: of parts of the work, by the order of the launch that writes them: the orders of those that read them;
             None among them stands for an operator, or the caller.
         outputs: for each tensor that the graph returns: its node, the tensor that the code returns in its place, and
@@ -102,6 +103,7 @@ class Holdings:
                     self._write(view)
             else:
                 self.launches[step.order] = self._launch(step, effects.get(step.order, Effects()))
+        self.inputs = self._of_inputs(run)
         self.outputs: list[tuple[torch.fx.Node, View | None, InMemory]] = list(self._outputs(graph.module, run))
 
     def _launch(self, step: SymbolicLaunch, effects: Effects) -> Held:
@@ -121,6 +123,11 @@ class Holdings:
         for name in effects.updates & views.keys():
             self._changed.add(views[name].contents)
         return Held(before, after)
+
+    def _of_inputs(self, run: WrapperRun) -> dict[str, InMemory]:
+        return {
+            self._inputs[number].name: self._laid_out(self._inputs[number], view) for number, view in run.inputs.items()
+        }
 
     def _note_reader(self, held: InMemory, order: int | None) -> None:
         if isinstance(held, Part):

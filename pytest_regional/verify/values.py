@@ -16,9 +16,9 @@ from pytest_regional.verify.errors import NotVerifiableError
 from pytest_regional.verify.holdings import Held, Holding, Holdings, InMemory, Part
 from pytest_regional.verify.kernels import KernelRun
 from pytest_regional.verify.outcomes import PROVED, REFUTED, UNKNOWN, VALUES, Outcome
-from pytest_regional.verify.properties import Question, example_of
+from pytest_regional.verify.properties import Question
 from pytest_regional.verify.replay import difference_of_graph
-from pytest_regional.verify.symbols import Scope
+from pytest_regional.verify.symbols import Scope, constant
 from pytest_regional.verify.wrappers import Graph, SymbolicLaunch, WrapperRun
 
 _KNOWN: dict[str, Outcome] = {}
@@ -51,6 +51,7 @@ class ValuesOfGraph:
         self._emulation = emulation
         self._seconds = seconds
         self._holdings = None if graph.module is None else Holdings(graph, run, effects)
+        self._digests: dict[int, str] = {}
         self._found: dict[tuple[int, str], Holding] = {}
         if self._holdings is not None:
             for order in sorted(self._holdings.launches):
@@ -67,12 +68,18 @@ class ValuesOfGraph:
         """
         if self._holdings is None:
             return None
-        key = hashlib.sha256(f"{digest} {launch.order} {self._text}".encode()).hexdigest()
+        held = self._held(launch.order)
+        self._digests[launch.order] = digest
+        memory = [sorted((name, self._told(one)) for name, one in part.items()) for part in (held.before, held.after)]
+        key = hashlib.sha256(f"{digest} {launch.order} {memory} {self._text}".encode()).hexdigest()
         found = _KNOWN.get(key)
         if found is None:
             started = time.perf_counter()
-            outcome = self._answered(lambda: self._launch(question, launch.order), question)
-            found = _KNOWN[key] = replace(outcome, seconds=time.perf_counter() - started)
+            outcome = self._answered(lambda: self._launch(question, launch.order))
+            found = replace(outcome, seconds=time.perf_counter() - started)
+            # What becomes of a part of the work is told by kernels that follow.
+            if not any(isinstance(one, Part) for one in held.after.values()):
+                _KNOWN[key] = found
         return found
 
     def of_outputs(self) -> Outcome | None:
@@ -81,15 +88,15 @@ class ValuesOfGraph:
             return None
         started = time.perf_counter()
         question = Question(KernelRun(Scope(), [], [], ()), {}, self._graph.known, self._seconds)
-        outcome = self._answered(lambda: self._outputs(question), question)
+        outcome = self._answered(lambda: self._outputs(question))
         return replace(outcome, seconds=time.perf_counter() - started)
 
-    def _answered(self, compare: Callable[[], tuple[Outcome, Sequence[Any]]], question: Question) -> Outcome:
+    def _answered(self, compare: Callable[[], tuple[Outcome, Sequence[Any]]]) -> Outcome:
         try:
             outcome, apart = compare()
         except NotVerifiableError as error:
             return Outcome(VALUES, UNKNOWN, str(error))
-        return self._replayed(outcome, apart, question) if outcome.verdict == REFUTED else outcome
+        return self._replayed(outcome, apart) if outcome.verdict == REFUTED else outcome
 
     def _launch(self, question: Question, order: int) -> tuple[Outcome, Sequence[Any]]:
         """Compare the stores of a launch; a difference, to be replayed, comes before what is not known."""
@@ -152,6 +159,12 @@ class ValuesOfGraph:
     def _resolved(self, held: InMemory) -> InMemory:
         return self._found.get((held.order, held.argument), held) if isinstance(held, Part) else held
 
+    def _told(self, held: InMemory) -> str:
+        """Return what tells contents of memory from others, of one graph."""
+        if isinstance(held, Holding):
+            return f"{held.node.name} {held.view.place()} {held.view.origin.storage.name}"
+        return f"part {self._digests.get(held.order)}" if isinstance(held, Part) else held
+
     def _writers(self, held: Held, given: Mapping[int, Question]) -> dict[int, Equality]:
         """Return the launches whose parts of the work a launch reads; with the questions that are given."""
         assert self._holdings is not None
@@ -198,7 +211,7 @@ class ValuesOfGraph:
             if view is None or not isinstance(holding, Holding):
                 what = holding if isinstance(holding, str) else "a part of the work"
                 raise NotVerifiableError(f"what is returned for {node.name} is {what}")
-            equality = Equality(question, {})
+            equality = Equality(question, self._holdings.inputs)
             try:
                 equality.output(node, view, holding)
             except DifferentError as error:
@@ -207,11 +220,10 @@ class ValuesOfGraph:
                 ), equality.apart
         return Outcome(VALUES, PROVED), ()
 
-    def _replayed(self, outcome: Outcome, apart: Sequence[Any], question: Question) -> Outcome:
+    def _replayed(self, outcome: Outcome, apart: Sequence[Any]) -> Outcome:
         """Return a difference with what the emulator says to it; if it finds none, nothing is known."""
-        examples = [example_of(question, model) for model in apart[: _MOST_REPLAYS - 1]]
         tried: list[Mapping[str, int]] = []
-        for sizes in [*(example.sizes for example in examples), {}]:
+        for sizes in [*map(_sizes_in, apart[: _MOST_REPLAYS - 1]), {}]:
             if sizes in tried:
                 continue
             tried.append(sizes)
@@ -222,3 +234,9 @@ class ValuesOfGraph:
             if told:
                 return replace(outcome, reason=f"{outcome.reason}: {told}")
         return replace(outcome, verdict=UNKNOWN, reason=f"{outcome.reason}; a replay finds no difference")
+
+
+def _sizes_in(model: Any) -> dict[str, int]:
+    """Return the symbolic sizes among the values that z3 found."""
+    values = {item.name(): constant(model[item]) for item in model.decls() if item.arity() == 0}
+    return {name: int(value) for name, value in values.items() if value is not None and "#" not in name}

@@ -322,11 +322,13 @@ class WrapperRun:
 
     Attributes:
         steps: launches of kernels and calls of operators, in order.
+        inputs: the tensors that it is given, by their positions.
         outputs: the tensors that it returns.
         reused_inputs: positions of inputs whose memory other buffers are given.
     """
 
     steps: list[SymbolicLaunch | OperatorCall] = field(default_factory=list)
+    inputs: dict[int, View] = field(default_factory=dict)
     outputs: list[View] = field(default_factory=list)
     reused_inputs: list[int] = field(default_factory=list)
 
@@ -351,6 +353,7 @@ def run_wrapper(
     """
     run = _Run(name_arguments, decide, graph.marked)
     given = [run.given(f"{INPUT}{number}", value) for number, value in enumerate(graph.inputs)]
+    run.result.inputs = {number: value for number, value in enumerate(given) if isinstance(value, View)}
     try:
         returned = run.function(graph.call)(given)
     except NotVerifiableError:

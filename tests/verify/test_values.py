@@ -1,0 +1,94 @@
+"""What kernels compute, against the graph: what is right is proved, and no planted fault is."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from pytest_regional.verify import PROVED, REFUTED
+from pytest_regional.verify.outcomes import VALUES
+from tests.verify.planted import DYNAMIC, STATIC, compiled, seen, verified
+from tests.verify.wrong_values import NOT_FOLLOWED, WRONG_VALUES
+
+SECONDS = 20.0
+CONFIGS = 1
+TEXTS = ("is not what the graph computes", "out-of-bounds")
+RIGHT = (
+    "pointwise",
+    "transposed",
+    "column means",
+    "even",
+    "square",
+    "softmax",
+    "sums",
+    "gather",
+    "two axes",
+    "cat",
+    "cat columns",
+    "pieces",
+    "half of a product",
+    "channels last",
+    "every second",
+    "outer",
+    "pad",
+    "roll",
+    "layer norm",
+    "total",
+    "two stages",
+)
+RIGHT_FOR_ALL_SIZES = ("pointwise", "even", "gather", "roll", "layer norm")
+UNKNOWN = {"scan": "scanned, of which nothing is known", "scatter": "values that are added up in memory"}
+
+
+@pytest.fixture(scope="module")
+def made(emulation):
+    return cache(lambda program, sizes: compiled(emulation, program, sizes))
+
+
+def values_of(found):
+    return [outcome for one in found for outcome in one.outcomes if outcome.property == VALUES]
+
+
+@pytest.mark.parametrize(
+    ("program", "sizes"),
+    [*((name, STATIC) for name in RIGHT), *((name, DYNAMIC) for name in RIGHT_FOR_ALL_SIZES)],
+)
+def test_what_is_right_is_proved(emulation, made, program, sizes):
+    code = made(program, sizes)
+    values = values_of(verified(emulation, code, code.source, SECONDS, CONFIGS, values=True))
+    assert values
+    assert [outcome for outcome in values if outcome.verdict != PROVED] == []
+
+
+@pytest.mark.parametrize("program", UNKNOWN)
+def test_what_is_out_of_scope_is_named(emulation, made, program):
+    code = made(program, STATIC)
+    values = values_of(verified(emulation, code, code.source, SECONDS, CONFIGS, values=True))
+    assert UNKNOWN[program] in [outcome.reason for outcome in values if outcome.verdict != PROVED]
+    assert [outcome for outcome in values if outcome.verdict == REFUTED] == []
+
+
+@pytest.mark.parametrize("fault", WRONG_VALUES, ids=str)
+def test_a_wrong_value_is_refuted(emulation, made, fault):
+    code = made(fault.program, fault.sizes)
+    broken = fault.mutate(code.source)
+    assert broken != code.source, f"the fault cannot be planted into this code:\n{code.source}"
+    values = values_of(verified(emulation, code, broken, SECONDS, CONFIGS, values=True))
+    refuted = [outcome for outcome in values if outcome.verdict == REFUTED]
+    assert refuted, values
+    assert any(text in outcome.reason for outcome in refuted for text in TEXTS), refuted
+    assert seen(emulation, code, broken) != fault.hidden
+
+
+def test_what_is_not_followed_is_not_proved(emulation, made):
+    code = made(NOT_FOLLOWED.program, NOT_FOLLOWED.sizes)
+    broken = NOT_FOLLOWED.mutate(code.source)
+    values = values_of(verified(emulation, code, broken, SECONDS, CONFIGS, values=True))
+    assert broken != code.source
+    assert "carried, of which nothing is known" in [outcome.reason for outcome in values]
+
+
+def test_the_corpus_is_large_enough():
+    names = [str(fault) for fault in WRONG_VALUES]
+    assert len(set(names)) == len(names) >= 40
