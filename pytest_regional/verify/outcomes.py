@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 PROVED, REFUTED, UNKNOWN = "proved", "refuted", "unknown"
 
-MEMORY, RACES, COVERAGE, BUFFERS = "memory", "races", "coverage", "buffers"
-PROPERTIES = (MEMORY, RACES, COVERAGE, BUFFERS)
+MEMORY, RACES, COVERAGE, BUFFERS, LOOPS = "memory", "races", "coverage", "buffers", "loops"
+PROPERTIES = (MEMORY, RACES, COVERAGE, BUFFERS, LOOPS)
 
 
 @dataclass(frozen=True)
