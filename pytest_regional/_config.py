@@ -541,12 +541,12 @@ def resolve(config: pytest.Config) -> Settings:
     """
     _require_torch()
     values = {option.setting: _parsed(config, option) for option in OPTIONS}
-    _require_usable(values["devices"])
     if values["verify"] is not None and not _has_verified_kernels(values["devices"]):
         raise pytest.UsageError(
             "--regional-verify verifies the kernels of an emulated GPU, or the loops of those of the CPU: give "
             "--regional-device=cuda-emulated or --regional-device=cpu as well"
         )
+    _require_usable(values["devices"])
     same_programs = text_of(config, "seed") or values["fuzz"].fixed or os.environ.get("CI")
     return Settings(**values, fuzz_seed=values["seed"] if same_programs else None)
 
@@ -585,7 +585,7 @@ def _require_torch() -> None:
 def _has_verified_kernels(devices: tuple[str, ...]) -> bool:
     from pytest_regional.harness.devices.device import device_under_test
 
-    return any(device_under_test(name).kind != "cuda" for name in devices)
+    return any(name != "cuda" and device_under_test(name).kind != "cuda" for name in devices)
 
 
 def _require_usable(devices: tuple[str, ...]) -> None:

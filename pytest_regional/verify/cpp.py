@@ -44,6 +44,8 @@ from pytest_regional.verify.verifier import DEFAULT_SECONDS, Verification, Verif
 # Loops with more rounds are not run to confirm a refutation.
 _MOST_ROUNDS = 1_000_000
 
+_LANE, _OTHER_LANE = sympy.Symbol("lane", integer=True), sympy.Symbol("other lane", integer=True)
+
 
 @contextlib.contextmanager
 def verifying_loops(seconds: float = DEFAULT_SECONDS) -> Iterator[Verification]:
@@ -126,10 +128,10 @@ def _fault(nest: RawNest, ask: Callable[[], Question]) -> _Fault | None:
         fault = _Indices(nest.loops[: nest.kept], nest.after, nest.sizes[: nest.kept], ask()).fault()
     if fault is not None:
         return fault
-    for after, bodies in ((False, nest.bodies), (True, nest.after)):
+    for after, loops, bodies in ((False, nest.loops, nest.bodies), (True, nest.loops[: nest.kept], nest.after)):
         plain = [access for access in nest.plain if access.after == after]
         for body in bodies:
-            fault = _Lanes(nest, body, ask()).fault(plain, [a for a in body.accesses if a.after == after], after)
+            fault = _Lanes(loops, body, ask()).fault(plain, [a for a in body.accesses if a.after == after])
             if fault is not None:
                 return fault
     return None
@@ -276,124 +278,115 @@ def _active(body: RawBody, variable: Any) -> tuple[list[Any], list[Any]]:
 
 
 class _Lanes:
-    """Which elements the lanes of a body access."""
+    """Which elements the lanes of a body access.
 
-    def __init__(self, nest: RawNest, body: RawBody, question: Question) -> None:
-        self.nest, self.body, self.question = nest, body, question
+    Attributes:
+        loops: around what is compared.
+        at: for each variable of the loops, and of the body, what it is in a round.
+        point: for each variable of the loops the index that a lane does.
+        facts: what is known of a lane.
+    """
 
-    def fault(self, plain: Sequence[RawAccess], accesses: Sequence[RawAccess], after: bool) -> _Fault | None:
+    def __init__(self, loops: Sequence[RawLoop], body: RawBody, question: Question) -> None:
+        self.loops, self.body, self.question = loops, body, question
+        self.at: dict[Any, Any] = {}
+        self.facts: list[Expression] = []
+        for loop in loops:
+            self.at[loop.variable] = self._round(loop)
+        self.point = dict(self.at)
+        for (variable, count), symbol in zip(body.lanes, (_LANE, _OTHER_LANE), strict=False):
+            lane = from_sympy(symbol)
+            self.facts += [lane >= 0, lane < from_sympy(count)]
+            if variable in self.point:
+                self.point[variable] = self.point[variable] + symbol
+        if body.within is not None:
+            self.at[body.within] = _OTHER_LANE
+
+    def _round(self, loop: RawLoop) -> Any:
+        """Return what a loop's variable is where the body runs."""
+        for variable, start, end in self.body.inner:
+            if variable == loop.variable:
+                value = from_sympy(variable)
+                self.facts += [value >= from_sympy(start), value < from_sympy(end)]
+                return variable
+        step = _step_of(loop)
+        number = sympy.Symbol(f"round of {loop.variable}", integer=True)
+        expression = loop.variable if step == 1 else loop.offset + step * number
+        value = from_sympy(expression)
+        starts, ends = _active(self.body, loop.variable)
+        self.facts += [value >= from_sympy(start) for start in (loop.offset, *starts)]
+        self.facts += [value < from_sympy(end) for end in (loop.size, *ends)]
+        return expression
+
+    def fault(self, plain: Sequence[RawAccess], accesses: Sequence[RawAccess]) -> _Fault | None:
         """Return sizes and a lane that accesses what a body without vectors does not access there, or None.
 
         Raises:
             NotVerifiableError: nothing is known.
         """
         if [(a.kind, a.buffer) for a in plain] != [(a.kind, a.buffer) for a in accesses]:
-            return self._others(plain, accesses)
+            return self._unequal(plain, accesses)
         names: dict[str, str] = {}
         for one, access in zip(plain, accesses, strict=True):
-            for ours, theirs in zip(access.loaded, one.loaded, strict=False):
-                names.setdefault(ours, theirs)
-            if len(access.loaded) != len(one.loaded) or any(
-                names[a] != b for a, b in zip(access.loaded, one.loaded, strict=True)
-            ):
+            if len(access.loaded) != len(one.loaded):
                 raise NotVerifiableError(f"an index of {access.buffer} that is loaded in another way")
-            found = self._different(one, access, names, after)
+            for ours, theirs in zip(access.loaded, one.loaded, strict=True):
+                if names.setdefault(ours, theirs) != theirs:
+                    raise NotVerifiableError(f"an index of {access.buffer} that is loaded in another way")
+            if access.varying and access.lanes != EACH:
+                raise NotVerifiableError(f"an index of {access.buffer} that is loaded, by all lanes at once")
+            found = self._different(one, access, names)
             if found is not None:
                 return found
         return None
 
-    def _others(self, plain: Sequence[RawAccess], accesses: Sequence[RawAccess]) -> _Fault:
-        ours, theirs = (Counter((a.kind, a.buffer) for a in some) for some in (accesses, plain))
-        # Loads may be written once or twice.
-        for kind, buffer in (ours - theirs) + (theirs - ours):
-            if kind != "load" or not (ours[kind, buffer] and theirs[kind, buffer]):
-                raise NotVerifiableError(f"{self.body.kind} and a body without vectors differ in a {kind} of {buffer}")
-        raise NotVerifiableError(f"{self.body.kind} and a body without vectors access buffers in another order")
+    def _unequal(self, plain: Sequence[RawAccess], accesses: Sequence[RawAccess]) -> _Fault | None:
+        """Return what is stored by one of two bodies alone, if the body is ever run."""
+        ours, theirs = (Counter((a.kind, a.buffer) for a in some if a.kind != "load") for some in (accesses, plain))
+        for words, left in (("lacks", theirs - ours), ("alone has", ours - theirs)):
+            for kind, buffer in left:
+                model = self._model([])
+                if model is None:
+                    return None
+                sizes = _values(model, self.question.symbols())
+                if not all(_done(loop, self.body, sizes) for loop in self.loops):
+                    raise NotVerifiableError(f"loops, run with {sizes or 'their sizes'}, do not come to a body")
+                return _Fault(f"{self.body.kind} {words} a {kind} of {buffer}", sizes)
+        raise NotVerifiableError(f"{self.body.kind} and a body without vectors differ in what they load")
 
-    def _different(self, plain: RawAccess, access: RawAccess, names: Mapping[str, str], after: bool) -> _Fault | None:
-        """Ask for a lane for which two accesses differ."""
-        lanes = dict(self.body.lanes)
-        along = self.body.lanes[0][0] if lanes else None
-        lane, other = sympy.Symbol("lane", integer=True), sympy.Symbol("other lane", integer=True)
-        round_of: dict[Any, Any] = {}
-        facts: list[Expression] = []
-        loops = self.nest.loops[: self.nest.kept] if after else self.nest.loops
-        inner = {variable: (start, end) for variable, start, end in self.body.inner}
-        for loop in loops:
-            facts += self._facts(loop, inner, round_of)
-        at: dict[Any, Any] = dict(round_of)
-        point: dict[Any, Any] = dict(round_of)
-        for variable, count in self.body.lanes:
-            symbol = lane if variable == along else other
-            facts += [z3.Int(str(symbol)) >= 0, z3.Int(str(symbol)) < from_sympy(count)]
-            if variable in point:
-                point[variable] = point[variable] + symbol
-        if self.body.within is not None:
-            at[self.body.within] = other
-        if access.varying and access.lanes != EACH:
-            raise NotVerifiableError(f"an index of {access.buffer} that is loaded, by all lanes at once")
-        written = access.at.xreplace(
-            {s: sympy.Symbol(names[s.name]) for s in access.at.free_symbols if s.name in names}
-        )
-        if access.lanes == EACH and along in at:
-            at[along] = at[along] + lane
-        written = written.subs(at, simultaneous=True)
+    def _model(self, goal: Sequence[Expression]) -> z3.ModelRef | None:
+        (plain,), _ = self.question.lowered(z3.And(*goal, *self.facts))
+        return self.question.smallest([plain], self.question.symbols())
+
+    def _different(self, plain: RawAccess, access: RawAccess, names: Mapping[str, str]) -> _Fault | None:
+        """Return a lane for which two accesses differ."""
+        at = dict(self.at)
+        if access.lanes == EACH and self.body.lanes and self.body.lanes[0][0] in at:
+            at[self.body.lanes[0][0]] += _LANE
+        written = _named(access.at, names).subs(at, simultaneous=True)
         if access.lanes == IN_A_ROW:
-            written = written + lane
+            written = written + _LANE
         elif access.lanes == TRANSPOSED:
-            written = written + lane * access.stride + other
-        meant = plain.at.xreplace({s: sympy.Symbol(s.name) for s in plain.at.free_symbols if s.name in plain.loaded})
-        meant = meant.subs(point, simultaneous=True)
+            written = written + _LANE * access.stride + _OTHER_LANE
+        meant = _named(plain.at, {name: name for name in plain.loaded}).subs(self.point, simultaneous=True)
         if sympy.expand(written - meant) == 0:
             return None
-        (goal,), _ = self.question.lowered(z3.And(from_sympy(written) != from_sympy(meant), *facts))
-        model = self.question.smallest([goal], self.question.symbols())
-        if model is None:
-            return None
-        return self._confirmed(model, written, meant, access, point, inner)
+        model = self._model([from_sympy(written) != from_sympy(meant)])
+        return None if model is None else self._confirmed(model, written, meant, access)
 
-    def _facts(self, loop: RawLoop, inner: Mapping[Any, tuple[Any, Any]], round_of: dict[Any, Any]) -> list[Expression]:
-        """Return what is known of a loop's variable where the body runs, and say in ``round_of`` what it is."""
-        if loop.variable in inner:
-            start, end = inner[loop.variable]
-            value = z3.Int(str(loop.variable))
-            round_of[loop.variable] = loop.variable
-            return [value >= from_sympy(start), value < from_sympy(end)]
-        step = _step_of(loop)
-        if step == 1:
-            expression, limits = loop.variable, [z3.Int(str(loop.variable)) >= from_sympy(loop.offset)]
-        else:
-            number = sympy.Symbol(f"round of {loop.variable}", integer=True, nonnegative=True)
-            expression, limits = loop.offset + step * number, [z3.Int(str(number)) >= 0]
-        round_of[loop.variable] = expression
-        value = from_sympy(expression)
-        starts, ends = _active(self.body, loop.variable)
-        limits += [value >= from_sympy(start) for start in starts]
-        return [*limits, value < from_sympy(loop.size), *(value < from_sympy(end) for end in ends)]
-
-    def _confirmed(
-        self,
-        model: z3.ModelRef,
-        written: Any,
-        meant: Any,
-        access: RawAccess,
-        point: Mapping[Any, Any],
-        inner: Mapping[Any, tuple[Any, Any]],
-    ) -> _Fault:
+    def _confirmed(self, model: z3.ModelRef, written: Any, meant: Any, access: RawAccess) -> _Fault:
         """Compute both elements, where loops that are run with these sizes come there.
 
         Raises:
             NotVerifiableError: they do not, or both are the same.
         """
         sizes = _values(model, self.question.symbols())
-        free = {s for e in (written, meant, *point.values()) for s in e.free_symbols}
+        free = {s for e in (written, meant, *self.point.values()) for s in e.free_symbols}
         values = {s.name: _value(model, z3.Int(s.name)) for s in free} | dict(sizes)
         elements = _number(written, values), _number(meant, values)
-        place = {variable: _number(value, values) for variable, value in point.items()}
-        reached = all(
-            _done(loop, self.body, sizes)[place[loop.variable]] for loop in self.nest.loops if loop.variable in place
-        )
+        place = {variable: _number(value, values) for variable, value in self.point.items()}
         words = ", ".join(f"{variable} = {value}" for variable, value in place.items())
+        reached = all(_done(loop, self.body, sizes)[place[loop.variable]] for loop in self.loops)
         if not reached or elements[0] == elements[1]:
             raise NotVerifiableError(f"loops, run with {sizes or 'their sizes'}, show no fault at {words}")
         return _Fault(
@@ -401,6 +394,11 @@ class _Lanes:
             f"body without vectors element {elements[1]}",
             sizes,
         )
+
+
+def _named(index: Any, names: Mapping[str, str]) -> Any:
+    """Return an index with the names of loaded integers replaced, by variables of which nothing is known."""
+    return index.xreplace({s: sympy.Symbol(names[s.name]) for s in index.free_symbols if s.name in names})
 
 
 def _value(model: z3.ModelRef, variable: Expression) -> int:

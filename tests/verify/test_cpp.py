@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import sympy
 import torch
+from torch.utils._sympy.functions import FloorDiv
 
 from pytest_regional._torch.cpp_loops import IN_A_ROW, SAME, RawBody, RawKernel, RawNest
-from pytest_regional.verify import PROVED, REFUTED, cpp
+from pytest_regional.verify import PROVED, REFUTED, UNKNOWN, cpp
 from pytest_regional.verify.cpp import verify_kernel
 from tests.verify.cpp_nests import differs, kernels_of
 
@@ -161,6 +162,11 @@ def access(nest: RawNest, of: int, kind: str, **changes: Any) -> RawNest:
     return body(nest, of, accesses=accesses)
 
 
+def without(nest: RawNest, of: int) -> RawNest:
+    """Return a nest of which one body stores nothing."""
+    return body(nest, of, accesses=tuple(one for one in nest.bodies[of].accesses if one.kind == "load"))
+
+
 def moved(number: int) -> Callable[[RawBody], Any]:
     """Return what shifts the number of lanes of a body."""
     return lambda one: tuple((v, count + number) for v, count in one.lanes)
@@ -275,6 +281,11 @@ FAULTS = {
     "lanes of a strided load in a row": Fault(
         "strided", lambda n: access(n, 0, "load", lanes=IN_A_ROW), "load of arg.*: at"
     ),
+    "the vectors store nothing": Fault(ANY, lambda n: without(n, 0), "CppVecKernel lacks a store of buf0"),
+    "the tail stores nothing": Fault(ANY, lambda n: without(n, 1), "CppVecKernel lacks a store of buf0", seen=False),
+    "a store too many": Fault(
+        ANY, lambda n: body(n, 0, accesses=(*n.bodies[0].accesses, n.bodies[0].accesses[-1])), "alone has a store"
+    ),
     "the plain end loads another element": Fault(
         PLAIN_END, lambda n: access(n, 1, "load", at=lambda one: one.at + 1), "load of arg.*: at"
     ),
@@ -297,3 +308,108 @@ def test_a_planted_fault_is_refuted(name):
         # At the sizes that are told, loops that are run show it.
         assert differs(planted, outcome.counterexample.sizes)
         assert not differs(nest, outcome.counterexample.sizes)
+
+
+def verdict_of(kernel: RawKernel, nest: RawNest, seconds: float = 20) -> tuple[str, str]:
+    (outcome,) = verify_kernel(replace(kernel, nests=(nest,)), seconds).outcomes
+    return outcome.verdict, outcome.reason
+
+
+def one_of(name: str) -> tuple[RawKernel, RawNest]:
+    (kernel,) = kernels(name)
+    (nest,) = kernel.nests
+    return kernel, nest
+
+
+def test_a_refutation_that_the_loops_do_not_show_is_unknown(monkeypatch):
+    kernel, nest = one_of(ANY)
+    monkeypatch.setattr(cpp, "_rounds", lambda low, high, offset, step: cpp.z3.IntVal(2))
+    verdict, reason = verdict_of(kernel, nest)
+    assert verdict == UNKNOWN
+    assert "show no fault at x0 = " in reason
+
+
+def test_an_element_that_is_the_same_when_computed_is_unknown(monkeypatch):
+    kernel, nest = one_of(ANY)
+    planted = access(nest, 0, "store", at=lambda one: one.at + 1)
+    number = cpp._number
+    monkeypatch.setattr(cpp, "_number", lambda e, values: 0 if "lane" in str(e) else number(e, values))
+    verdict, reason = verdict_of(kernel, planted)
+    assert verdict == UNKNOWN
+    assert "show no fault at x0 = " in reason
+
+
+@pytest.mark.parametrize(
+    ("step", "verdict"), [(8, PROVED), (5, REFUTED), (16, PROVED)], ids=["of a vector", "shorter", "longer"]
+)
+def test_lanes_may_load_one_element_where_its_index_is_the_same_for_all(step, verdict):
+    kernel, nest = one_of(ANY)
+    variable = nest.loops[0].variable
+    floor = FloorDiv(variable, step)
+    plain = tuple(replace(one, at=floor) if one.kind == "load" else one for one in nest.plain)
+    planted = replace(nest, plain=plain)
+    for number in range(len(nest.bodies)):
+        planted = access(planted, number, "load", lanes=SAME, at=floor)
+    assert verdict_of(kernel, planted)[0] == verdict
+
+
+def test_loaded_indices_that_lanes_do_not_share_are_unknown():
+    kernel, nest = one_of("loaded indices")
+    planted = access(nest, 0, "load", varying=lambda one: one.loaded)
+    verdict, reason = verdict_of(kernel, planted)
+    assert verdict == UNKNOWN
+    assert reason.endswith("that is loaded, by all lanes at once")
+    assert verdict_of(kernel, access(nest, 0, "load", loaded=()))[1].endswith("that is loaded in another way")
+
+
+def test_bodies_that_load_something_else_are_unknown():
+    kernel, nest = one_of(ANY)
+    planted = body(nest, 0, accesses=(nest.bodies[0].accesses[0], *nest.bodies[0].accesses))
+    assert verdict_of(kernel, planted) == (
+        UNKNOWN,
+        "CppVecKernel and a body without vectors differ in what they load",
+    )
+
+
+def test_sizes_that_contradict_themselves_prove_nothing():
+    kernel, nest = one_of(ANY)
+    (symbol,) = nest.sizes
+    kernel = replace(kernel, guards=(sympy.Lt(symbol, 4), sympy.Gt(symbol, 9)))
+    assert verdict_of(kernel, nest) == (UNKNOWN, "what is known of the sizes contradicts itself")
+
+
+def test_without_time_nothing_is_known():
+    verdict, reason = verdict_of(*one_of(ANY_TILES), seconds=1e-6)
+    assert (verdict, reason) == (UNKNOWN, "out of time")
+
+
+def test_loops_with_too_many_rounds_are_not_run():
+    kernel, nest = one_of(ANY)
+    kernel = replace(kernel, guards=(sympy.Gt(nest.sizes[0], 1 << 24),))
+    verdict, reason = verdict_of(kernel, replace(nest, bodies=nest.bodies[:1]))
+    assert verdict == UNKNOWN
+    assert reason.startswith("loops with too many rounds")
+
+
+@pytest.mark.parametrize("step", [sympy.Symbol("s0"), sympy.S.Zero], ids=["symbol", "zero"])
+def test_other_steps_are_unknown(step):
+    kernel, nest = one_of(ANY)
+    verdict, reason = verdict_of(kernel, loop(nest, 0, step=step))
+    assert verdict == UNKNOWN
+    assert reason.startswith("a loop whose step")
+
+
+def test_loops_that_do_not_fit_their_sizes_are_unknown():
+    kernel, nest = one_of("tiles")
+    assert verdict_of(kernel, replace(nest, sizes=nest.sizes[:1])) == (UNKNOWN, "2 loops for 1 sizes")
+    assert verdict_of(kernel, loop(nest, 0, variable=nest.loops[1].variable)) == (
+        UNKNOWN,
+        "loops that share a variable: x1, x1",
+    )
+
+
+def test_an_equal_kernel_is_verified_once(monkeypatch):
+    kernel, _ = one_of(ANY)
+    first = verify_kernel(kernel)
+    monkeypatch.setattr(cpp, "_outcomes", None)
+    assert verify_kernel(replace(kernel, name="another")) == replace(first, kernel="another")
