@@ -41,6 +41,7 @@ class RawAccess:
         stride: of TRANSPOSED, between two lanes.
         loaded: names in ``at`` that stand for loaded integers.
         varying: those of them that differ between lanes.
+        beyond: whether it is loaded under a mask that has a lane for each of a vector, by a body with fewer lanes.
     """
 
     kind: str
@@ -52,6 +53,7 @@ class RawAccess:
     stride: Any = None
     loaded: tuple[str, ...] = ()
     varying: tuple[str, ...] = ()
+    beyond: bool = False
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,7 @@ class _Access:
     stride: Any = None
     loaded: tuple[str, ...] = ()
     varying: tuple[str, ...] = ()
+    beyond: bool = False
 
 
 @dataclass
@@ -188,7 +191,7 @@ class _Watch:
         self._found = found
         self._groups: dict[int, _Group] = {}
         self._open: list[_Group] = []
-        self._nests: list[RawNest] = []
+        self._nests: list[tuple[Any, RawNest]] = []
 
     def body_of(self, kernel: Any) -> _Body | None:
         return self._open[-1].body(kernel) if self._open else None
@@ -215,14 +218,17 @@ class _Watch:
             outer = [] if inner is None else list(nest.loops or ())
             group = self._groups.get(id(loops.kernel))
             if group is not None:
-                self._nests.append(_nest(group, [*outer, *(loops.loops or ())]))
+                self._nests.append((virtualized().graph, _nest(group, [*outer, *(loops.loops or ())])))
         return result
 
     def named(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         name = original(*args, **kwargs)
-        nests, self._nests = tuple(self._nests), []
+        graph = virtualized().graph
+        # An error may have ended another graph before its loops had a name.
+        nests = tuple(nest for of, nest in self._nests if of is graph)
+        self._nests.clear()
         self._groups.clear()
-        environment = virtualized().graph.sizevars.shape_env
+        environment = graph.sizevars.shape_env
         guards = tuple(guard.expr for guard in environment.guards)
         ranges = tuple((s, range.lower, range.upper) for s, range in environment.var_to_range.items())
         if nests:
@@ -281,6 +287,9 @@ class _Watch:
                     stride_of = symbol(_CPP, "stride_at_vec_range")
                     access.stride = stride_of(access.at, kernel.itervars[kernel.tiling_idx], kernel.tiling_factor)
                 access.loaded, access.varying = _loaded(kernel, access.at)
+                # A load under a mask is given no number of lanes, unlike all others: (buffer, index, dtype, mask).
+                masked = position == 1 and lanes == IN_A_ROW and args[3:] not in ((), (None,))
+                access.beyond = masked and bool(kernel.tail_size) and str(args[2]) != "torch.bool"
             return original(kernel, *args, **kwargs)
 
         return call
@@ -366,6 +375,7 @@ def _accesses(body: _Body, clean: Any) -> tuple[RawAccess, ...]:
             None if access.stride is None else clean(access.stride),
             access.loaded,
             access.varying,
+            access.beyond,
         )
         for access in body.accesses
         # What is stored there is not written down in the end.

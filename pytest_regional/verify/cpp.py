@@ -335,6 +335,8 @@ class _Lanes:
                     raise NotVerifiableError(f"an index of {access.buffer} that is loaded in another way")
             if access.varying and access.lanes != EACH:
                 raise NotVerifiableError(f"an index of {access.buffer} that is loaded, by all lanes at once")
+            if access.beyond:
+                raise NotVerifiableError(f"a load under a mask that may go on behind the last lane, of {access.buffer}")
             found = self._different(one, access, names)
             if found is not None:
                 return found
