@@ -213,8 +213,7 @@ class _Indices:
         return _rounds(_most(at - lanes + 1, first), _least(at + 1, last), offset, step)
 
     def _asked(self, goal: Expression) -> _Fault | None:
-        (plain,), _ = self.question.lowered(goal)
-        model = self.question.smallest([plain], self.question.symbols())
+        model = _model(self.question, goal)
         if model is None:
             return None
         sizes = _values(model, self.question.symbols())
@@ -347,7 +346,7 @@ class _Lanes:
         ours, theirs = (Counter((a.kind, a.buffer) for a in some if a.kind != "load") for some in (accesses, plain))
         for words, left in (("lacks", theirs - ours), ("alone has", ours - theirs)):
             for kind, buffer in left:
-                model = self._model([])
+                model = _model(self.question, *self.facts)
                 if model is None:
                     return None
                 sizes = _values(model, self.question.symbols())
@@ -355,10 +354,6 @@ class _Lanes:
                     raise NotVerifiableError(f"loops, run with {sizes or 'their sizes'}, do not come to a body")
                 return _Fault(f"{self.body.kind} {words} a {kind} of {buffer}", sizes)
         raise NotVerifiableError(f"{self.body.kind} and a body without vectors differ in what they load")
-
-    def _model(self, goal: Sequence[Expression]) -> z3.ModelRef | None:
-        (plain,), _ = self.question.lowered(z3.And(*goal, *self.facts))
-        return self.question.smallest([plain], self.question.symbols())
 
     def _different(self, plain: RawAccess, access: RawAccess, names: Mapping[str, str]) -> _Fault | None:
         """Return a lane for which two accesses differ."""
@@ -373,7 +368,7 @@ class _Lanes:
         meant = _named(plain.at, {name: name for name in plain.loaded}).subs(self.point, simultaneous=True)
         if sympy.expand(written - meant) == 0:
             return None
-        model = self._model([from_sympy(written) != from_sympy(meant)])
+        model = _model(self.question, from_sympy(written) != from_sympy(meant), *self.facts)
         return None if model is None else self._confirmed(model, written, meant, access)
 
     def _confirmed(self, model: z3.ModelRef, written: Any, meant: Any, access: RawAccess) -> _Fault:
@@ -401,6 +396,25 @@ class _Lanes:
 def _named(index: Any, names: Mapping[str, str]) -> Any:
     """Return an index with the names of loaded integers replaced, by variables of which nothing is known."""
     return index.xreplace({s: sympy.Symbol(names[s.name]) for s in index.free_symbols if s.name in names})
+
+
+def _model(question: Question, *goal: Expression) -> z3.ModelRef | None:
+    """Return values for which all of ``goal`` holds, with small sizes where there are such, or None if there are none.
+
+    Raises:
+        NotVerifiableError: z3 does not know.
+    """
+    (plain,), _ = question.lowered(z3.And(*goal))
+    known, sizes = question.closed([plain]), question.symbols()
+    # Most often there are none: all sizes are asked for at once, and small ones where that has another answer.
+    try:
+        found = question.refute([plain], known)
+    except NotVerifiableError:
+        found = question.small([plain], known, sizes)
+        if found is None:
+            raise
+        return found
+    return found if found is None else question.small([plain], known, sizes) or found
 
 
 def _value(model: z3.ModelRef, variable: Expression) -> int:
