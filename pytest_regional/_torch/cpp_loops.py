@@ -14,7 +14,7 @@ from pytest_regional._torch.inductor import virtualized
 from pytest_regional._torch.patching import PatchPoint, wrapped
 
 SAME, IN_A_ROW, EACH, TRANSPOSED = "same", "in a row", "each", "transposed"
-"""What the lanes of a vector access: one element, neighbours, any, or neighbours along the other axis of a tile."""
+"""What the parts of a vector access: one element, neighbours, any, or neighbours along the other axis of a tile."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class RawAccess:
         buffer: its name.
         index: the element, as a function of the loops' variables, for a body that does one element.
         after: whether it happens after the loops that reduce.
-        lanes: SAME, IN_A_ROW, EACH, TRANSPOSED.
-        at: the element of the first lane, as it is written down.
-        stride: of TRANSPOSED, between two lanes.
+        lanes: one of SAME, IN_A_ROW, EACH, TRANSPOSED.
+        at: the element of the vector's first part, as it is written down.
+        stride: of TRANSPOSED, between two parts.
         loaded: names in ``at`` that stand for loaded integers.
-        varying: those of them that differ between lanes.
-        beyond: whether it is loaded under a mask that has a lane for each of a vector, by a body with fewer lanes.
+        varying: those of them that differ between parts.
+        beyond: whether a whole vector is loaded under a mask, by a body that does fewer elements.
     """
 
     kind: str
@@ -64,7 +64,7 @@ class RawBody:
         kind: the name of the class that wrote it.
         lanes: for each variable along which one run does several elements, how many; that of the vector comes first.
         active: for each variable that decides whether it runs: from where, and up to where.
-        inner: for each variable that has a loop of its own inside: from where, and up to where.
+        inner: for each variable that has its own loop inside: from where, and up to where.
         within: the variable that counts the elements along the second of ``lanes``.
         accesses: in the order in which they were written.
     """
@@ -265,7 +265,7 @@ class _Watch:
                 if outermost:
                     body.current = None
             if not access.lanes and (level == "scalar" or outermost):
-                # What a vector adds atomically goes to an index of each lane.
+                # What a vector adds atomically goes to any elements.
                 one = level == "scalar" or kind != "store"
                 access.lanes, access.at = SAME if one else EACH, index
                 access.loaded, access.varying = _loaded(kernel, access.at)
@@ -274,7 +274,7 @@ class _Watch:
         return call
 
     def lanes(self, lanes: str, position: int) -> Callable[..., Any]:
-        """Return what stands for a method that writes what lanes access; ``position``: that of the index."""
+        """Return what stands for a method that writes what a vector accesses; ``position``: that of the index."""
 
         def call(original: Callable[..., Any], kernel: Any, *args: Any, **kwargs: Any) -> Any:
             body = self.body_of(kernel)
@@ -287,7 +287,7 @@ class _Watch:
                     stride_of = symbol(_CPP, "stride_at_vec_range")
                     access.stride = stride_of(access.at, kernel.itervars[kernel.tiling_idx], kernel.tiling_factor)
                 access.loaded, access.varying = _loaded(kernel, access.at)
-                # A load under a mask is given no number of lanes, unlike all others: (buffer, index, dtype, mask).
+                # A load under a mask is given no number of elements, unlike all others: (buffer, index, dtype, mask).
                 masked = position == 1 and lanes == IN_A_ROW and args[3:] not in ((), (None,))
                 access.beyond = masked and bool(kernel.tail_size) and str(args[2]) != "torch.bool"
             return original(kernel, *args, **kwargs)
@@ -296,7 +296,7 @@ class _Watch:
 
 
 def _loaded(kernel: Any, index: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names in an index that stand for loaded integers, and those that differ between lanes."""
+    """Return the names in an index that stand for loaded integers, and those that differ along a vector."""
     variables = [kernel.cse.varname_map.get(s.name) for s in index.free_symbols]
     found = [v for v in variables if v is not None and hasattr(v, "dependent_itervars")]
     found.sort(key=lambda variable: int("".join(filter(str.isdigit, variable.name)) or 0))
@@ -353,7 +353,7 @@ def _body(group: _Group, kernel: Any, clean: Any) -> RawBody:
     for variable, (start, end) in kernel.active_ranges.items():
         inside = variable in kernel.inner_itervars
         place = kernel.itervars.index(variable)
-        # ``codegen_conditions``: a body with a loop of its own over all of a variable runs at its first value alone.
+        # ``codegen_conditions``: a body with its own loop over all of a variable runs at its first value alone.
         once = inside and place > 0 and start == 0 and end == kernel.ranges[place]
         active.append((variable, clean(start), sympy.S.One if once else clean(end)))
     inner = tuple((v, *map(clean, kernel.active_ranges[v])) for v in kernel.inner_itervars)
