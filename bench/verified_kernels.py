@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-PROPERTIES = ("memory", "races", "coverage", "buffers", "values")
+PROPERTIES = ("memory", "races", "coverage", "buffers", "values", "loops")
 
 
 def measured(names: list[str], dynamic: bool) -> Iterable[dict]:

@@ -402,9 +402,10 @@ OPTIONS = (
     Option(
         "verify",
         "regional_verify",
-        "Verify the Triton kernels that tests generate, for all sizes that the guards allow: accesses in bounds, no "
-        "races, every output element written. A test with a kernel that is refuted fails. S is the time limit for "
-        "each kernel (default: 20 seconds). Needs --regional-device=cuda-emulated and pytest-regional[verify].",
+        "Verify the kernels that tests generate, for all sizes that the guards allow: of Triton kernels "
+        "(--regional-device=cuda-emulated) accesses in bounds, no races, every output element written; of C++ kernels "
+        "(--regional-device=cpu) that loops with and without vectors do the same. A test with a kernel that is refuted "
+        "fails. S is the time limit for each kernel (default: 20 seconds). Needs pytest-regional[verify].",
         _verify,
         metavar="S",
         bare="20",
@@ -540,11 +541,12 @@ def resolve(config: pytest.Config) -> Settings:
     """
     _require_torch()
     values = {option.setting: _parsed(config, option) for option in OPTIONS}
-    _require_usable(values["devices"])
-    if values["verify"] is not None and not any(name.startswith("cuda-emulated") for name in values["devices"]):
+    if values["verify"] is not None and not _has_verified_kernels(values["devices"]):
         raise pytest.UsageError(
-            "--regional-verify verifies the kernels of an emulated GPU: give --regional-device=cuda-emulated as well"
+            "--regional-verify verifies the kernels of an emulated GPU, or the loops of those of the CPU: give "
+            "--regional-device=cuda-emulated or --regional-device=cpu as well"
         )
+    _require_usable(values["devices"])
     same_programs = text_of(config, "seed") or values["fuzz"].fixed or os.environ.get("CI")
     return Settings(**values, fuzz_seed=values["seed"] if same_programs else None)
 
@@ -578,6 +580,12 @@ def _require_torch() -> None:
         raise pytest.UsageError(
             "--regional-backend needs torch, which is not installed: install torch>=2.11,<2.16, or leave the option out"
         )
+
+
+def _has_verified_kernels(devices: tuple[str, ...]) -> bool:
+    from pytest_regional.harness.devices.device import device_under_test
+
+    return any(name != "cuda" and device_under_test(name).kind != "cuda" for name in devices)
 
 
 def _require_usable(devices: tuple[str, ...]) -> None:

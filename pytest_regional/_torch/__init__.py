@@ -24,6 +24,7 @@ Modules by area of PyTorch; later ones import earlier ones:
 * ``decisions``: what the compilers decide for a program, recorded.
 * ``compile_phases``: how long each phase of a compile takes.
 * ``cpp``: runs of the C++ compiler, precompiled headers, the CPU.
+* ``cpp_loops``: the loops of C++ kernels, and what their bodies read and write.
 * ``triton``: Triton's language, interpreter, runtime and compiler.
 * ``device``: the patch points for a described GPU.
 * ``distributed``: collectives and process groups.

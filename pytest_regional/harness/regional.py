@@ -631,7 +631,7 @@ def harness(
         isolate: ``False`` only observes; the caller is then responsible for caches, configuration and seeds.
         shared_cache: whether isolation allows a cache server that the environment names.
         blame_depth: how far a failed comparison with eager is followed up: ``"off"``, ``"region"`` or ``"deep"``.
-        verify_seconds: the time for each kernel of an emulated GPU to be verified; ``None`` verifies none.
+        verify_seconds: the time for each kernel of an emulated GPU, or of the CPU, to be verified; ``None``: none is.
     """
     resolved = registry.resolve(spec) if isinstance(spec, str) else spec
     with contextlib.ExitStack() as stack:

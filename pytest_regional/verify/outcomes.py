@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 PROVED, REFUTED, UNKNOWN = "proved", "refuted", "unknown"
 
 MEMORY, RACES, COVERAGE, BUFFERS, VALUES = "memory", "races", "coverage", "buffers", "values"
-PROPERTIES = (MEMORY, RACES, COVERAGE, BUFFERS, VALUES)
+LOOPS = "loops"
+PROPERTIES = (MEMORY, RACES, COVERAGE, BUFFERS, VALUES, LOOPS)
 
 
 @dataclass(frozen=True)

@@ -151,6 +151,8 @@ _OPERATIONS: dict[str, Callable[..., Expression]] = {
     "CleanDiv": floored_quotient,
     "Mod": floored_remainder,
     "PythonMod": floored_remainder,
+    "ModularIndexing": lambda x, d, m: floored_remainder(floored_quotient(x, d), m),
+    "Identity": lambda x: x,
     "Max": lambda *a: reduce(lambda x, y: z3.If(x >= y, x, y), a),
     "Min": lambda *a: reduce(lambda x, y: z3.If(x <= y, x, y), a),
     "Equality": operator.eq,

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -79,37 +79,29 @@ class Verified:
 
 
 class Verification:
-    """The graphs of a program, collected while they are compiled, verified afterwards.
+    """The kernels of a program, collected while they are compiled, verified afterwards.
 
     Attributes:
         seconds: for each kernel.
     """
 
-    def __init__(self, emulation: Emulation, seconds: float = DEFAULT_SECONDS) -> None:
+    def __init__(self, seconds: float = DEFAULT_SECONDS) -> None:
         self.seconds = seconds
-        self._emulation = emulation
-        self._waiting: list[Graph] = []
+        self._waiting: list[Callable[[], list[Verified]]] = []
         self._found: list[Verified] = []
 
-    def collect(self, generated: GeneratedGraph) -> None:
-        """Remember a graph, with what guards say of its sizes now."""
-        try:
-            self._waiting.append(graph_of(generated))
-        except NotVerifiableError as error:
-            self._found.append(_nothing_of(GRAPH, str(error)))
+    def later(self, verify: Callable[[], list[Verified]]) -> None:
+        """Remember how to verify kernels whose code is there now."""
+        self._waiting.append(verify)
 
     def verified(self) -> list[Verified]:
         """Verify what was collected and return all that is known by now."""
         while self._waiting:
-            graph = self._waiting.pop(0)
-            try:
-                self._found += verify_graph(graph, self._emulation, self.seconds)
-            except NotVerifiableError as error:
-                self._found.append(replace(_nothing_of(GRAPH, str(error)), digest=_digest_of_graph(graph)))
+            self._found += self._waiting.pop(0)()
         return list(self._found)
 
     def forget(self) -> None:
-        """Forget graphs that were collected and not verified."""
+        """Forget kernels that were collected and not verified."""
         self._waiting.clear()
 
     def taken(self) -> list[Verified]:
@@ -128,12 +120,29 @@ class Verification:
 @contextlib.contextmanager
 def verifying(emulation: Emulation, seconds: float = DEFAULT_SECONDS) -> Iterator[Verification]:
     """Collect the graphs whose code is generated inside."""
-    made = Verification(emulation, seconds)
-    emulation.observers.append(made.collect)
+    made = Verification(seconds)
+
+    def collect(generated: GeneratedGraph) -> None:
+        """Remember a graph, with what guards say of its sizes now."""
+        try:
+            graph = graph_of(generated)
+        except NotVerifiableError as error:
+            made.later(functools.partial(list, [_nothing_of(GRAPH, str(error))]))
+        else:
+            made.later(functools.partial(_verified_graph, graph, emulation, seconds))
+
+    emulation.observers.append(collect)
     try:
         yield made
     finally:
-        emulation.observers.remove(made.collect)
+        emulation.observers.remove(collect)
+
+
+def _verified_graph(graph: Graph, emulation: Emulation, seconds: float) -> list[Verified]:
+    try:
+        return verify_graph(graph, emulation, seconds)
+    except NotVerifiableError as error:
+        return [replace(_nothing_of(GRAPH, str(error)), digest=_digest_of_graph(graph))]
 
 
 def _nothing_of(kernel: str, reason: str) -> Verified:

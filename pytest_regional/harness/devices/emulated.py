@@ -44,10 +44,11 @@ def check_emulation(device: DeviceUnderTest) -> None:
 
 @contextlib.contextmanager
 def emulating(regional: Regional) -> Iterator[None]:
-    """Emulate the GPU under test while the context lasts; any other device needs nothing."""
+    """Emulate the GPU under test while the context lasts; any other device needs no emulation."""
     profile = regional.device_under_test.profile
     if profile is None:
-        yield
+        with verifying_kernels(regional):
+            yield
         return
     from pytest_regional.emulation import emulated
 

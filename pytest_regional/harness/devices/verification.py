@@ -1,4 +1,4 @@
-"""Kernels of an emulated GPU, proved for all sizes while a test is checked: what ``--regional-verify`` asks for."""
+"""Kernels proved for all sizes while a test is checked, of an emulated GPU or the CPU: ``--regional-verify``."""
 
 from __future__ import annotations
 
@@ -16,25 +16,32 @@ if TYPE_CHECKING:
 
 
 class KernelRefutedError(RegionalError, AssertionError):
-    """Kernels with a property that does not hold; for each the sizes, the programs, and what the emulator says."""
+    """Kernels with a property that does not hold; for each the sizes, and the programs or indices that show it."""
 
 
 def missing_solver() -> str:
-    """Return what to do where z3 is not installed; empty where it is."""
-    if importlib.util.find_spec("z3") is not None:
-        return ""
-    return "needs z3: pip install 'pytest-regional[verify]'"
+    """Return what to do where z3, or Triton, without which no kernel is verified, is not installed; else empty."""
+    for module, command in (("z3", "pip install 'pytest-regional[verify]'"), ("triton", "pip install triton")):
+        if importlib.util.find_spec(module) is None:
+            return f"needs {module}: {command}"
+    return ""
 
 
 @contextlib.contextmanager
-def verifying_kernels(regional: Regional, emulation: Emulation) -> Iterator[None]:
-    """Collect the graphs that are compiled inside, where kernels are to be verified."""
-    if regional.verify_seconds is None:
+def verifying_kernels(regional: Regional, emulation: Emulation | None = None) -> Iterator[None]:
+    """Collect the kernels that are compiled inside, where they are to be verified; C++ ones if no GPU is emulated."""
+    if regional.verify_seconds is None or regional.device_under_test.kind == "cuda":
         yield
         return
-    from pytest_regional.verify import verifying
+    if emulation is None:
+        from pytest_regional.verify.cpp import verifying_loops
 
-    with verifying(emulation, regional.verify_seconds) as regional.verification:
+        collected = verifying_loops(regional.verify_seconds)
+    else:
+        from pytest_regional.verify import verifying
+
+        collected = verifying(emulation, regional.verify_seconds)
+    with collected as regional.verification:
         yield
 
 
