@@ -10,7 +10,7 @@ import torch
 import z3
 
 from pytest_regional.verify.builder import READ, UPDATE, WRITE, Access
-from pytest_regional.verify.errors import NotVerifiableError
+from pytest_regional.verify.errors import NotVerifiableError, UndecidedError
 from pytest_regional.verify.kernels import KernelRun
 from pytest_regional.verify.lemmas import Quotient, quotient_lemmas
 from pytest_regional.verify.outcomes import (
@@ -161,7 +161,7 @@ class Question:
         """Return values for which all of ``expressions`` hold, or None if there are none.
 
         Raises:
-            NotVerifiableError: z3 does not know, or not in time.
+            UndecidedError: z3 does not know, or not in time.
         """
         parts = [*expressions, *known]
         lemmas = quotient_lemmas(parts, (Quotient(*quotient) for quotient in self.lowering.quotients))
@@ -169,7 +169,7 @@ class Question:
         for seed, share in enumerate(_SHARES):
             left = self.deadline - time.monotonic()
             if left <= 0:
-                raise NotVerifiableError("out of time")
+                raise UndecidedError("out of time")
             # What z3 finds depends on the numbers of its terms: in a context of its own they are always the same.
             context = z3.Context()
             solver = z3.Solver(ctx=context)
@@ -181,7 +181,7 @@ class Question:
                 return None
             if answer == z3.sat:
                 return solver.model().translate(z3.main_ctx())
-        raise NotVerifiableError(f"z3 does not know: {solver.reason_unknown()}")
+        raise UndecidedError(f"z3 does not know: {solver.reason_unknown()}")
 
     def span(self, tensor: Tensor) -> Expression:
         """Return how many elements lie between a tensor's first and its last; none where a size may be 0 and is.
@@ -286,12 +286,12 @@ def decided(condition: Expression, known: Sequence[Expression], seconds: float) 
 
 
 def _timed(property: str, check: Callable[[], tuple[str, str, Counterexample | None]]) -> Outcome:
-    started = time.perf_counter()
+    started, final = time.perf_counter(), True
     try:
         verdict, reason, found = check()
     except NotVerifiableError as error:
-        verdict, reason, found = UNKNOWN, str(error), None
-    return Outcome(property, verdict, reason, time.perf_counter() - started, found)
+        verdict, reason, found, final = UNKNOWN, str(error), None, not isinstance(error, UndecidedError)
+    return Outcome(property, verdict, reason, time.perf_counter() - started, found, final)
 
 
 _PROVED = (PROVED, "", None)

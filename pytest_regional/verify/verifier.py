@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 
-from pytest_regional._torch.triton import dtype_of_pointer, grid_of_inductor_kernel, jit_source
+from pytest_regional._torch.triton import dtype_of_pointer, grid_of_inductor_kernel, jit_key, jit_source
 from pytest_regional.emulation.backend import Emulation, GeneratedGraph
 from pytest_regional.emulation.launch import GRID_LIMITS, constants_of, named_arguments
 from pytest_regional.verify.buffers import BufferFlow, Effects
 from pytest_regional.verify.builder import READ, UPDATE, WRITE
 from pytest_regional.verify.errors import NotVerifiableError
+from pytest_regional.verify.kept import Store, keep, kept
 from pytest_regional.verify.kernels import KernelRun, Pointer, run_kernel
 from pytest_regional.verify.outcomes import BUFFERS, COVERAGE, MEMORY, PROVED, RACES, REFUTED, UNKNOWN, Outcome
 from pytest_regional.verify.properties import (
@@ -56,7 +57,7 @@ class Verified:
         kernel: the kernel's name.
         config: the configuration: block sizes.
         outcomes: one for each property, of coverage one for each argument that has to be written.
-        seconds: how long it took.
+        seconds: how long it took, whenever it was found out.
         digest: of the kernel's text, its configuration and arguments, and what is known of the sizes; empty where
             nothing is known of the kernel.
     """
@@ -73,10 +74,12 @@ class Verification:
 
     Attributes:
         seconds: for each kernel.
+        store: what other processes found out is read there, and what is found out is kept; None for neither.
     """
 
-    def __init__(self, emulation: Emulation, seconds: float = DEFAULT_SECONDS) -> None:
+    def __init__(self, emulation: Emulation, seconds: float = DEFAULT_SECONDS, store: Store | None = None) -> None:
         self.seconds = seconds
+        self.store = store
         self._emulation = emulation
         self._waiting: list[Graph] = []
         self._found: list[Verified] = []
@@ -93,7 +96,7 @@ class Verification:
         while self._waiting:
             graph = self._waiting.pop(0)
             try:
-                self._found += verify_graph(graph, self._emulation, self.seconds)
+                self._found += verify_graph(graph, self._emulation, self.seconds, self.store)
             except NotVerifiableError as error:
                 self._found.append(replace(_nothing_of(GRAPH, str(error)), digest=_digest_of_graph(graph)))
         return list(self._found)
@@ -116,9 +119,11 @@ class Verification:
 
 
 @contextlib.contextmanager
-def verifying(emulation: Emulation, seconds: float = DEFAULT_SECONDS) -> Iterator[Verification]:
+def verifying(
+    emulation: Emulation, seconds: float = DEFAULT_SECONDS, store: Store | None = None
+) -> Iterator[Verification]:
     """Collect the graphs whose code is generated inside."""
-    made = Verification(emulation, seconds)
+    made = Verification(emulation, seconds, store)
     emulation.observers.append(made.collect)
     try:
         yield made
@@ -130,13 +135,16 @@ def _nothing_of(kernel: str, reason: str) -> Verified:
     return Verified(kernel, {}, tuple(Outcome(p, UNKNOWN, reason) for p in (MEMORY, RACES, COVERAGE)))
 
 
-def verify_graph(graph: Graph, emulation: Emulation, seconds: float = DEFAULT_SECONDS) -> list[Verified]:
+def verify_graph(
+    graph: Graph, emulation: Emulation, seconds: float = DEFAULT_SECONDS, store: Store | None = None
+) -> list[Verified]:
     """Verify the kernels that generated code launches, and its buffers, for all sizes.
 
     Args:
         graph: the code, and what is known of its inputs.
         emulation: the GPU for which it was generated; refutations are replayed there.
         seconds: for each kernel.
+        store: where outcomes are kept.
 
     Raises:
         NotVerifiableError: the generated code does something that is not known; nothing is proved of its kernels.
@@ -146,7 +154,7 @@ def verify_graph(graph: Graph, emulation: Emulation, seconds: float = DEFAULT_SE
     kernels = {launch.order: _run_all(launch, graph.known, seconds) for launch in run.launches}
     flow = BufferFlow(run, {order: _effects(runs[0]) for order, runs in kernels.items()}, graph.donated)
     found = [
-        _verified(launch, number, question, flow.required.get(launch.order, []))
+        _verified(launch, number, question, flow.required.get(launch.order, []), store)
         for launch in run.launches
         for number, question in enumerate(kernels[launch.order])
     ]
@@ -173,10 +181,12 @@ def _effects(question: Question | str) -> Effects:
     return Effects(names[READ], names[WRITE], names[UPDATE])
 
 
-_KNOWN: dict[str, Verified] = {}
+_KNOWN: dict[tuple[str, float], Verified] = {}
 
 
-def _verified(launch: SymbolicLaunch, number: int, question: Question | str, required: Sequence[str]) -> Verified:
+def _verified(
+    launch: SymbolicLaunch, number: int, question: Question | str, required: Sequence[str], store: Store | None
+) -> Verified:
     """Return what is found out about one launch with one configuration; an equal one is verified once."""
     config = launch.tuner.configs[number]
     name, sizes = str(launch.tuner.fn.__name__), dict(config.kwargs)
@@ -186,19 +196,32 @@ def _verified(launch: SymbolicLaunch, number: int, question: Question | str, req
     known = sorted(fact.sexpr() for fact in question.sizes)
     allowed = question.run.equal_indices_allowed
     programs = [question.run.scope.bounds[program.decl().name()] for program in question.run.programs]
-    digest = _digest(launch, sizes, question.seconds, required, rooms, programs, allowed, *known)
-    found = _KNOWN.get(digest)
+    digest = _digest(launch, sizes, required, rooms, programs, allowed, *known)
+    key = digest, question.seconds
+    found = _KNOWN.get(key)
     if found is None:
-        started = time.perf_counter()
-        outcomes = tuple(_outcomes(launch, number, question, required))
-        found = Verified(name, sizes, outcomes, time.perf_counter() - started, digest)
-        _KNOWN[digest] = found
+        # Of a kernel that calls what is not known only this process knows what it does.
+        lasting = store if jit_key(launch.tuner.fn) else None
+        earlier = None if lasting is None else kept(lasting, digest)
+        if earlier is None:
+            started = time.perf_counter()
+            outcomes = tuple(_outcomes(launch, number, question, required))
+            earlier = outcomes, time.perf_counter() - started
+            if lasting is not None:
+                keep(lasting, digest, *earlier)
+        found = _KNOWN[key] = Verified(name, sizes, *earlier, digest)
     return found
 
 
 def _digest(launch: SymbolicLaunch, sizes: Mapping[str, Any], *more: Any) -> str:
     tuner = launch.tuner
-    parts = [jit_source(tuner.fn), tuner.triton_meta, sorted(map(str, tuner.inductor_meta.items())), sizes, *more]
+    parts = [
+        jit_key(tuner.fn) or jit_source(tuner.fn),
+        tuner.triton_meta,
+        sorted(map(str, tuner.inductor_meta.items())),
+        sizes,
+        *more,
+    ]
     storages: dict[int, int] = {}
     for name, value in launch.arguments.items():
         numbers: tuple[Any, ...] = (value,)
@@ -214,7 +237,7 @@ def _outcomes(launch: SymbolicLaunch, number: int, question: Question, required:
     try:
         contradicts = not reachable(question)
     except NotVerifiableError as error:
-        yield from (Outcome(p, UNKNOWN, str(error)) for p in (MEMORY, RACES, COVERAGE))
+        yield from (Outcome(p, UNKNOWN, str(error), final=False) for p in (MEMORY, RACES, COVERAGE))
         return
     if contradicts:
         reason = "what is known of the kernel contradicts itself"
@@ -277,9 +300,9 @@ def _replayed(launch: SymbolicLaunch, question: Question, number: int, outcome: 
     try:
         fault = Replay(launch, question, outcome.counterexample).fault(outcome.property, number, argument)
     except (NotVerifiableError, KeyError, MemoryError) as error:
-        return replace(outcome, verdict=UNKNOWN, reason=f"{outcome.reason}; no replay: {error}")
+        return replace(outcome, verdict=UNKNOWN, reason=f"{outcome.reason}; no replay: {error}", final=False)
     if fault is None:
-        return replace(outcome, verdict=UNKNOWN, reason=f"{outcome.reason}; a replay finds no fault")
+        return replace(outcome, verdict=UNKNOWN, reason=f"{outcome.reason}; a replay finds no fault", final=False)
     return replace(outcome, reason=f"{outcome.reason}: {fault}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 
 import pytest
 
@@ -75,6 +76,35 @@ TIME = """
 
 def test_the_time_for_a_kernel_can_be_given(downstream):
     downstream(TIME, *OPTIONS, "--regional-verify=2.5").assert_outcomes(passed=1)
+
+
+COUNTED = """
+import pytest
+import torch
+
+
+@pytest.mark.regional_compile(dynamic=True, expects_regions=False)
+def test_questions(regional, monkeypatch):
+    from pytest_regional.verify.properties import Question
+
+    ask, asked = Question.refute, []
+    monkeypatch.setattr(Question, "refute", lambda self, *rest: asked.append(1) or ask(self, *rest))
+    regional.run(lambda x: x.sin() * 3, regional.randn(40))
+    assert [one.verdict for kernel in regional.verified_kernels() for one in kernel.outcomes] == ["proved"] * 4
+    print("questions:", "some" if asked else "none")
+"""
+
+
+def test_another_process_does_not_ask_again(downstream, pytester, monkeypatch):
+    monkeypatch.delenv("PYTEST_REGIONAL_KERNEL_STORE", raising=False)
+
+    def asked(store):
+        options = (*OPTIONS, "--regional-verify", "-s", f"-oregional_kernel_store={store}")
+        result = downstream(COUNTED, *options, subprocess=True)
+        result.assert_outcomes(passed=1)
+        return re.search(r"questions: (\w+)", result.stdout.str())[1]
+
+    assert [asked(store) for store in ("kept", "kept", "off", "off")] == ["some", "none", "some", "some"]
 
 
 NOTHING = """

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_regional._errors import RegionalError
+from pytest_regional.harness.kernel_store.files import KernelFiles, chosen_folder
 
 if TYPE_CHECKING:
     from pytest_regional.emulation import Emulation
@@ -28,13 +29,18 @@ def missing_solver() -> str:
 
 @contextlib.contextmanager
 def verifying_kernels(regional: Regional, emulation: Emulation) -> Iterator[None]:
-    """Collect the graphs that are compiled inside, where kernels are to be verified."""
+    """Collect the graphs that are compiled inside, where kernels are to be verified.
+
+    What is found out about a kernel is kept in the kernel store, for all processes.
+    """
     if regional.verify_seconds is None:
         yield
         return
     from pytest_regional.verify import verifying
 
-    with verifying(emulation, regional.verify_seconds) as regional.verification:
+    folder = chosen_folder()
+    store = None if folder is None else KernelFiles(folder)
+    with verifying(emulation, regional.verify_seconds, store) as regional.verification:
         yield
 
 
