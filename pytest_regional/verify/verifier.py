@@ -287,9 +287,9 @@ def _replayed_buffers(graph: Graph, outcome: Outcome, emulation: Emulation, seco
     try:
         fault = fault_of_graph(graph, emulation, seconds)
     except (NotVerifiableError, KeyError) as error:
-        return replace(outcome, verdict=UNKNOWN, reason=f"{outcome.reason}; no replay: {error}")
+        return replace(outcome, verdict=UNKNOWN, reason=f"{outcome.reason}; no replay: {error}", final=False)
     if fault is None:
-        return replace(outcome, verdict=UNKNOWN, reason=f"{outcome.reason}; a replay finds no fault")
+        return replace(outcome, verdict=UNKNOWN, reason=f"{outcome.reason}; a replay finds no fault", final=False)
     return replace(outcome, reason=f"{outcome.reason}: {fault}")
 
 
