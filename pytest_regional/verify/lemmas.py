@@ -85,17 +85,18 @@ Monomial = tuple[int, Counter[str]]
 
 def _factors(expression: Expression) -> Monomial | None:
     """Return the number and the atoms of a product, or None for a sum."""
-    found = _monomials(expression)
+    found = monomials(expression)
     return found[0][:2] if len(found) == 1 else None
 
 
-def _monomials(expression: Expression) -> list[tuple[int, Counter[str], dict[str, Expression]]]:
+def monomials(expression: Expression) -> list[tuple[int, Counter[str], dict[str, Expression]]]:
+    """Return the products of a sum: the number of each, its atoms by their text with their powers, and these."""
     plain = z3.simplify(expression, som=True)
     terms = plain.children() if z3.is_add(plain) else [plain]
     found = []
     for term in terms:
         number, atoms, named = 1, Counter[str](), {}
-        for factor in term.children() if z3.is_mul(term) else [term]:
+        for factor in _factors_of(term):
             value = constant(factor)
             if value is not None:
                 number *= int(value)
@@ -109,6 +110,11 @@ def _monomials(expression: Expression) -> list[tuple[int, Counter[str], dict[str
     return found
 
 
+def _factors_of(term: Expression) -> list[Expression]:
+    """Return what a product is made of; z3 leaves products in products."""
+    return [factor for part in term.children() for factor in _factors_of(part)] if z3.is_mul(term) else [term]
+
+
 def _divided(bound: Expression, divisor: Expression) -> Expression | None:
     """Return ``bound`` divided by ``divisor`` where that is exact, term by term."""
     factors = _factors(divisor)
@@ -116,7 +122,7 @@ def _divided(bound: Expression, divisor: Expression) -> Expression | None:
         return None
     number, atoms = factors
     terms = []
-    for many, held, named in _monomials(bound):
+    for many, held, named in monomials(bound):
         if number == 0 or many % number or atoms - held:
             return None
         product: Expression = z3.IntVal(many // number)

@@ -10,6 +10,7 @@ import torch
 import z3
 
 from pytest_regional.verify.builder import READ, UPDATE, WRITE, Access
+from pytest_regional.verify.digits import digit_lemmas
 from pytest_regional.verify.errors import NotVerifiableError, UndecidedError
 from pytest_regional.verify.kernels import KernelRun
 from pytest_regional.verify.lemmas import Quotient, quotient_lemmas
@@ -164,7 +165,8 @@ class Question:
             UndecidedError: z3 does not know, or not in time.
         """
         parts = [*expressions, *known]
-        lemmas = quotient_lemmas(parts, (Quotient(*quotient) for quotient in self.lowering.quotients))
+        quotients = [Quotient(*quotient) for quotient in self.lowering.quotients]
+        lemmas = quotient_lemmas(parts, quotients) + digit_lemmas(parts, quotients)
         asked = [z3.simplify(part, som=True) for part in (*parts, *lemmas)]
         for seed, share in enumerate(_SHARES):
             left = self.deadline - time.monotonic()
