@@ -119,7 +119,7 @@ def _split(quotients: Sequence[Quotient]) -> _Split:
     waiting = [name for name in parts if name not in values]
     while waiting:
         name = waiting.pop()
-        (first, given), *others = sorted(parts.pop(name, []), key=lambda part: Polynomial.of(part[0].divisor).degree())
+        (first, given), *others = sorted(parts.pop(name), key=lambda part: Polynomial.of(part[0].divisor).degree())
         rest = _Rest(z3.Int(f"rest of {name}"), first)
         made.rests[rest.name.decl().name()] = rest
         made.steps.append((first.dividend, rest.name + first.divisor * first.value))

@@ -93,7 +93,15 @@ def in_slices(args):
     return (buf2,)
 
 
-@pytest.mark.parametrize("call", [in_order, in_place, by_an_operator, in_slices], ids=lambda call: call.__name__)
+def without_elements(args):
+    (arg0,) = args
+    buf0 = empty_strided_cuda((0, 8), (8, 1), torch.float32)
+    buf1 = empty_strided_cuda((8,), (1,), torch.float32)
+    second.run(buf0, buf1, stream=0)
+    return (buf1, buf0)
+
+
+@pytest.mark.parametrize("call", [in_order, in_place, by_an_operator, in_slices, without_elements], ids=lambda call: call.__name__)
 def test_what_is_right_is_proved(call):
     assert flow_of(call).outcome().verdict == PROVED
 
