@@ -29,7 +29,7 @@ def digit_lemmas(parts: Sequence[Expression], quotients: Iterable[Quotient]) -> 
     ``d`` is less than what it has to be multiplied by for that, determines every ``d``, and is less than the next
     ``c`` would be. A variable that is divided is its remainder and a multiple of its quotient.
     """
-    known = [quotient for quotient in quotients if _is_variable(quotient.dividend)]
+    known = [q for q in quotients if _is_variable(q.dividend) and "#" in q.dividend.decl().name()]
     lemmas: list[Expression] = []
     for offset, digits in _offsets(parts):
         for split in _splits(offset, known):
@@ -107,6 +107,15 @@ class _Split:
     rests: dict[str, _Rest] = field(default_factory=dict)
     given: list[Expression] = field(default_factory=list)
 
+    def determined(self, names: set[str]) -> list[Expression]:
+        """Return the variables of which all is named that they are sums of."""
+        found: list[Expression] = []
+        for variable, parts in reversed(self.steps):
+            if {name for name in symbols_of([parts]) if "#" in name} <= names:
+                names = {*names, variable.decl().name()}
+                found.append(variable)
+        return found
+
 
 def _split(quotients: Sequence[Quotient]) -> _Split:
     """Divide variables by their smallest divisors, and the quotients further."""
@@ -148,7 +157,7 @@ def _one_of(offset: Expression, digits: set[str], split: _Split) -> Iterator[Exp
     given = _limits(counted, [None] * len(counted), split)
     if given is None:
         return
-    equal = [*(digit.number for digit in counted), *(variable for variable, _ in split.steps)]
+    equal = [*(digit.number for digit in counted), *split.determined({digit.name for digit in counted})]
     pairs = _twins([offset, *given, *equal])
     given += [z3.substitute(one, *pairs) for one in given]
     yield z3.Implies(
@@ -186,11 +195,13 @@ class _Digit:
     """One of the numbers that an offset is made of.
 
     Attributes:
+        name: of the variable, or of the remainder.
         number: its value.
         factor: what it is multiplied by.
         rest: the division that leaves it.
     """
 
+    name: str
     number: Expression
     factor: Polynomial
     rest: _Rest | None
@@ -241,9 +252,10 @@ def _counted(offset: Expression, digits: set[str], split: _Split) -> tuple[list[
     found = []
     for name, terms in factors.items():
         atom = whole.atoms[name]
-        rest = split.rests.get(atom.decl().name())
+        variable = atom.decl().name()
+        rest = split.rests.get(variable)
         number = atom if rest is None else rest.expression()
-        found.append(_Digit(number, Polynomial(terms, whole.atoms), rest))
+        found.append(_Digit(variable, number, Polynomial(terms, whole.atoms), rest))
     return sorted(found, key=lambda digit: digit.factor.degree()), Polynomial(left, whole.atoms)
 
 

@@ -37,6 +37,10 @@ WIDER = Quotient(X, A + 2, Q[0])
 #: Offsets, with the quotients of which they are made.
 OFFSETS = {
     "rows": (X + A * Y, []),
+    "halves": (ONCE.value + A * Y, [ONCE]),
+    "remainders": (remainder(ONCE) + A * Y, [ONCE]),
+    "halves of columns": (AGAIN.value + B * remainder(ONCE), [ONCE, AGAIN]),
+    "quotients of two divisors": (AT_ONCE.value + C * remainder(ONCE), [ONCE, AT_ONCE]),
     "padded rows": (X + (A + 2) * Y, []),
     "every second": (2 * X + 2 * A * Y, []),
     "of another size": (C * X + C * A * Y, []),
@@ -144,7 +148,7 @@ PROGRAMS = {
 def test_kernels_with_products_of_sizes_are_proved(emulation, name):
     function, sizes = PROGRAMS[name]
     torch._dynamo.reset()
-    with torch._inductor.config.patch(force_disable_caches=True), verifying(emulation, 10.0) as verification:
+    with torch._inductor.config.patch(force_disable_caches=True), verifying(emulation, 40.0) as verification:
         torch.compile(function, dynamic=True, fullgraph=True)(*map(torch.ones, sizes))
     found = verification.verified()
     assert {outcome.verdict for kernel in found for outcome in kernel.outcomes} == {PROVED}, found
