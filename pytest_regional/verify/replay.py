@@ -21,7 +21,7 @@ from pytest_regional.emulation.memory import Memory
 from pytest_regional.verify.errors import NotVerifiableError, UndecidedError
 from pytest_regional.verify.kernels import KernelRun
 from pytest_regional.verify.outcomes import COVERAGE, RACES, Counterexample
-from pytest_regional.verify.properties import Question, Tensor
+from pytest_regional.verify.question import Question, Tensor
 from pytest_regional.verify.sizes import Size
 from pytest_regional.verify.symbols import Scope, evaluated, symbols_of
 from pytest_regional.verify.wrappers import REUSED, Graph, SymbolicLaunch, TensorInput, View, with_reuse_marked

@@ -17,20 +17,14 @@ from pytest_regional.emulation.backend import Emulation, GeneratedGraph
 from pytest_regional.emulation.launch import GRID_LIMITS, constants_of, named_arguments
 from pytest_regional.verify.buffers import BufferFlow, Effects
 from pytest_regional.verify.builder import READ, UPDATE, WRITE
+from pytest_regional.verify.coverage import covered, filled
 from pytest_regional.verify.errors import NotVerifiableError
 from pytest_regional.verify.kept import Store, keep, kept
 from pytest_regional.verify.kernels import KernelRun, Pointer, run_kernel
+from pytest_regional.verify.memory import memory_safe
 from pytest_regional.verify.outcomes import BUFFERS, COVERAGE, MEMORY, PROVED, RACES, REFUTED, UNKNOWN, Outcome
-from pytest_regional.verify.properties import (
-    Question,
-    Tensor,
-    covered,
-    decided,
-    filled,
-    memory_safe,
-    race_free,
-    reachable,
-)
+from pytest_regional.verify.question import Question, Tensor, decided, reachable
+from pytest_regional.verify.races import race_free
 from pytest_regional.verify.replay import Replay, fault_of_graph
 from pytest_regional.verify.sizes import Size, expression_of, largest
 from pytest_regional.verify.symbols import Expression

@@ -85,7 +85,7 @@ import torch
 
 @pytest.mark.regional_compile(dynamic=True, expects_regions=False)
 def test_questions(regional, monkeypatch):
-    from pytest_regional.verify.properties import Question
+    from pytest_regional.verify.question import Question
 
     ask, asked = Question.refute, []
     monkeypatch.setattr(Question, "refute", lambda self, *rest: asked.append(1) or ask(self, *rest))
