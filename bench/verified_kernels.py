@@ -3,7 +3,8 @@
 The kernels of every function of ``tests/emulation/functions``, forward, and with its backward where it declares one, in
 its first dtype, sizes static and (``--dynamic``) symbolic. Each distinct kernel, with each configuration, counts once.
 ``--only NAME ...`` chooses functions; ``--json FILE`` keeps one line for each kernel; ``--merge FILE ...`` prints the
-tables of several such files and runs nothing. Exits with 1 when a kernel is refuted.
+tables of several such files and runs nothing, and so does ``--reports FILE ...``, of the files that pytest's
+``--regional-report`` writes. Exits with 1 when a kernel is refuted.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -39,6 +40,7 @@ def measured(names: list[str], dynamic: bool) -> Iterable[dict]:
             first = CASES[name].dtypes[0]
             for run in (run for run in runs_of(CASES[name]) if run.dtype == first):
                 torch._dynamo.reset()
+                launched = len(emulation.launches)
                 with verifying(emulation) as verification:
                     if dynamic:
                         torch.compile = lambda *a, **k: compile_function(*a, **{**k, "dynamic": True})
@@ -46,6 +48,9 @@ def measured(names: list[str], dynamic: bool) -> Iterable[dict]:
                         outcome = outcome_of(run, emulation)
                     finally:
                         torch.compile = compile_function
+                runs = defaultdict(list)
+                for launch in emulation.launches[launched:]:
+                    runs[launch.kernel].append(launch.seconds)
                 for found in verification.verified():
                     yield {
                         "run": str(run),
@@ -54,13 +59,23 @@ def measured(names: list[str], dynamic: bool) -> Iterable[dict]:
                         "kernel": found.kernel,
                         "digest": found.digest,
                         "seconds": found.seconds,
+                        "run_seconds": statistics.median(runs[found.kernel]) if found.kernel in runs else None,
                         "outcomes": [[o.property, o.verdict, o.reason] for o in found.outcomes],
                     }
 
 
+def reported(file: Path) -> Iterable[dict]:
+    """Yield what a report of pytest says of each kernel."""
+    for test in json.loads(file.read_text("utf-8"))["tests"]:
+        for proof in test.get("proofs", []):
+            outcomes = [[one["property"], one["verdict"], one["reason"]] for one in proof["outcomes"]]
+            yield {**proof, "run": test["test"], "outcomes": outcomes}
+
+
 def tables(lines: list[dict]) -> str:
     """Return Markdown: verdicts by property, reasons for what is unknown, seconds."""
-    kernels = {line["digest"]: line for line in lines}
+    # What has no digest is a graph of which nothing is known.
+    kernels = {line["digest"] or id(line): line for line in lines}
     text = [f"{len(kernels)} distinct kernels with their configurations", ""]
     text += ["| property | proved | refuted | unknown | proved % |", "|---|---|---|---|---|"]
     for name in PROPERTIES:
@@ -78,6 +93,10 @@ def tables(lines: list[dict]) -> str:
     seconds = sorted(line["seconds"] for line in kernels.values())
     if seconds:
         text += ["", f"Seconds a kernel: median {statistics.median(seconds):.2f}, worst {seconds[-1]:.1f}."]
+    pairs = [(line["seconds"], line["run_seconds"]) for line in kernels.values() if line.get("run_seconds")]
+    if pairs:
+        run, ratio = (statistics.median(part) for part in zip(*((run, own / run) for own, run in pairs), strict=True))
+        text.append(f"The emulator's run of a launch: median {run:.4f}; verification takes {ratio:.0f} times as long.")
     reasons = Counter((o[0], _kind(o[2])) for line in kernels.values() for o in line["outcomes"] if o[1] == "unknown")
     text += ["", "| not proved | kernels | why |", "|---|---|---|"]
     text += [f"| {name} | {count} | {why} |" for (name, why), count in reasons.most_common()]
@@ -104,8 +123,11 @@ def main() -> int:
     parser.add_argument("--dynamic", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--merge", nargs="*", type=Path)
+    parser.add_argument("--reports", nargs="*", type=Path)
     options = parser.parse_args()
-    if options.merge:
+    if options.reports:
+        lines = [line for file in options.reports for line in reported(file)]
+    elif options.merge:
         lines = [json.loads(line) for file in options.merge for line in file.read_text("utf-8").splitlines()]
     else:
         os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"

@@ -111,6 +111,19 @@ def jit_source(function: Any) -> str:
     return str(function.src)
 
 
+def jit_key(function: Any) -> str:
+    """Return what tells a jitted function, with all that it calls and its constants, from others; empty if unknown.
+
+    ``JITFunction.cache_key`` (3.6 to 3.9), which raises RuntimeError for what Triton would not compile, and the globals
+    that it leaves out: ``used_global_vals``.
+    """
+    try:
+        key = function.cache_key
+    except RuntimeError:
+        return ""
+    return f"{key} {sorted((name, repr(value)) for (name, _), (value, _) in function.used_global_vals.items())}"
+
+
 def jit_first_line(function: Any) -> int:
     """Return the line of a jitted function's ``def`` in its file (3.6 to 3.9).
 

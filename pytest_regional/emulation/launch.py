@@ -232,7 +232,7 @@ def _launch(
     started = time.perf_counter()
     name, sizes = _name(function), _checked_grid(_name(function), grid)
     with interpreting():
-        touched = LaunchMemory(name, [])
+        touched = LaunchMemory(name, [], memory.deadline)
         values = _Arguments(function, types, memory, touched, races).of(bound)
         body = _guarded(name, python_function(function), values, touched)
         made = builder()

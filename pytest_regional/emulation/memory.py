@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
@@ -55,11 +56,25 @@ class Allocation:
 
 
 class Memory:
-    """The buffers of one emulated device; it keeps none of them alive."""
+    """The buffers of one emulated device; it keeps none of them alive.
+
+    Attributes:
+        deadline: when kernels have to be done with it, on the monotonic clock.
+    """
 
     def __init__(self) -> None:
+        self.deadline = math.inf
         self._allocations: dict[int, Allocation] = {}
         self._undefined = threading.local()
+
+    @contextlib.contextmanager
+    def until(self, deadline: float) -> Iterator[None]:
+        """Let kernels that are launched inside run until then."""
+        before, self.deadline = self.deadline, deadline
+        try:
+            yield
+        finally:
+            self.deadline = before
 
     @contextlib.contextmanager
     def undefined_allowed(self, allowed: bool = True) -> Iterator[None]:

@@ -5,10 +5,12 @@ What is to be proved of it becomes questions to z3. Needs ``pip install pytest-r
 
 * ``symbols``: expressions, what is known of their variables, and marks for what z3 is not asked directly.
 * ``values``, ``builder``, ``loops``: what Triton's operations and loops do with expressions.
-* ``kernels``: one kernel run on symbols; ``properties``: what is asked about it.
+* ``kernels``: one kernel run on symbols; ``question``: how z3 is asked about it; ``lemmas``, ``digits``: what z3 is
+  told, since it takes long to find it; ``counterexamples``: what it answers.
+* ``memory``, ``races``, ``coverage``: what is asked for each property; ``buffers``: that between kernels.
 * ``sizes``, ``wrappers``: the code that launches kernels, run on symbolic sizes.
 * ``replay``: a refutation run by the emulator on tensors.
-* ``outcomes``: what was found out; ``verifier``: all of it, graph by graph.
+* ``outcomes``: what was found out; ``kept``: for other processes; ``verifier``: all of it, graph by graph.
 """
 
 from __future__ import annotations

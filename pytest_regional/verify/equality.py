@@ -24,7 +24,7 @@ from pytest_regional.verify.builder import WRITE, Access
 from pytest_regional.verify.errors import NotVerifiableError
 from pytest_regional.verify.holdings import Holding, InMemory, Part
 from pytest_regional.verify.lemmas import factors_of, monomials
-from pytest_regional.verify.properties import Question
+from pytest_regional.verify.question import Question
 from pytest_regional.verify.region import Place, Region, digits, of_type, shape_of
 from pytest_regional.verify.sizes import expression_of
 from pytest_regional.verify.symbols import (

@@ -98,7 +98,7 @@ def monomials(expression: Expression) -> list[tuple[int, Counter[str], dict[str,
     found = []
     for term in terms:
         number, atoms, named = 1, Counter[str](), {}
-        for factor in term.children() if z3.is_mul(term) else [term]:
+        for factor in _factors_of(term):
             value = constant(factor)
             if value is not None:
                 number *= int(value)
@@ -110,6 +110,11 @@ def monomials(expression: Expression) -> list[tuple[int, Counter[str], dict[str,
             named[base.sexpr()] = base
         found.append((number, atoms, named))
     return found
+
+
+def _factors_of(term: Expression) -> list[Expression]:
+    """Return what a product is made of; z3 leaves products in products."""
+    return [factor for part in term.children() for factor in _factors_of(part)] if z3.is_mul(term) else [term]
 
 
 def _divided(bound: Expression, divisor: Expression) -> Expression | None:

@@ -46,6 +46,7 @@ class Outcome:
         reason: for all but PROVED: what was found, or why nothing was.
         seconds: how long it took.
         counterexample: for REFUTED.
+        final: whether another run, with more time or memory, would find out the same.
     """
 
     property: str
@@ -53,3 +54,4 @@ class Outcome:
     reason: str = ""
     seconds: float = 0.0
     counterexample: Counterexample | None = None
+    final: bool = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import sys
+import time
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,20 +14,23 @@ import torch
 import z3
 
 from pytest_regional.emulation.backend import Emulation
-from pytest_regional.emulation.device import EmulationError, MemoryFaultError
+from pytest_regional.emulation.device import EmulationError, EmulationTimeoutError, MemoryFaultError
 from pytest_regional.emulation.device_rewrite import OperatorsOnCpu
 from pytest_regional.emulation.launch import LaunchPlan, launch_inductor_kernel
 from pytest_regional.emulation.memory import Memory
-from pytest_regional.verify.errors import NotVerifiableError
+from pytest_regional.verify.errors import NotVerifiableError, UndecidedError
 from pytest_regional.verify.kernels import KernelRun
 from pytest_regional.verify.outcomes import COVERAGE, RACES, Counterexample
-from pytest_regional.verify.properties import Question, Tensor
+from pytest_regional.verify.question import Question, Tensor
 from pytest_regional.verify.sizes import Size
 from pytest_regional.verify.symbols import Scope, evaluated, symbols_of
 from pytest_regional.verify.wrappers import NAMED, REUSED, Graph, SymbolicLaunch, TensorInput, View, with_reuse_marked
 
 _MOST_TRACKED = 1 << 24
 """The most elements of a tensor of which it is remembered who wrote them."""
+
+_LEAST_SHARE = 0.25
+"""Of the time for a kernel: what its replay has at least, when questions have used up the rest."""
 
 _NOT_RESERVED = 0x4000 if sys.platform == "linux" else 0
 """``MAP_NORESERVE``, which Python names from 3.13 on: memory that is not touched need not be there."""
@@ -55,17 +59,26 @@ class Replay:
             property: the one that was refuted.
             config: the number of the kernel's configuration.
             unwritten: for coverage: the argument of which an element is said to stay unwritten.
+
+        Raises:
+            NotVerifiableError: the sizes are too large to be run.
+            UndecidedError: there is no time left.
         """
         self.tensors = self._tensors(shared=property == RACES, tracked=unwritten)
         plan = LaunchPlan(config=config, programs=0, races=property == RACES)
         arguments = [self._argument(name, value) for name, value in self.launch.arguments.items()]
         programs = None if property == COVERAGE else list(dict.fromkeys(self.example.programs))
         try:
-            launch_inductor_kernel(self.launch.tuner, arguments, {}, memory=self.memory, plan=plan, programs=programs)
+            with self.memory.until(_deadline(self.question.deadline, self.question.seconds)):
+                launch_inductor_kernel(
+                    self.launch.tuner, arguments, {}, memory=self.memory, plan=plan, programs=programs
+                )
             if property == COVERAGE:
                 self.memory.check_initialised(self.tensors[unwritten], "what comes next")
         except MemoryFaultError as fault:
             return str(fault)
+        except EmulationTimeoutError as error:
+            raise UndecidedError(str(error)) from error
         except EmulationError:
             return None
         return None
@@ -126,6 +139,11 @@ class Replay:
         return min(start + span, room) - (0 if shared else start)
 
 
+def _deadline(deadline: float, seconds: float) -> float:
+    """Return when a replay ends, of a kernel for which there are so many seconds."""
+    return max(deadline, time.monotonic() + _LEAST_SHARE * seconds)
+
+
 def _fill(tensor: torch.Tensor, values: Mapping[int | None, int]) -> None:
     """Put integers into the memory that ``tensor`` begins."""
     flat = torch.empty(0, dtype=tensor.dtype)
@@ -176,13 +194,18 @@ def fault_of_graph(graph: Graph, emulation: Emulation, seconds: float) -> str | 
 
     Raises:
         NotVerifiableError: z3 finds no sizes that the guards allow.
+        UndecidedError: there is no time left.
     """
+    deadline = time.monotonic() + seconds
     sizes = _sizes_of(graph, seconds)
     try:
-        used_again = _called(graph, _drawn(graph, sizes), emulation, lambda value, _: value)
-        separate = _called(graph, _drawn(graph, sizes), emulation, _copied)
+        with emulation.memory.until(_deadline(deadline, seconds)):
+            used_again = _called(graph, _drawn(graph, sizes), emulation, lambda value, _: value)
+            separate = _called(graph, _drawn(graph, sizes), emulation, _copied)
     except MemoryFaultError as fault:
         return str(fault)
+    except EmulationTimeoutError as error:
+        raise UndecidedError(str(error)) from error
     except Exception as error:
         # An operator may refuse inputs that are drawn: a factorization, an index beyond the end.
         raise NotVerifiableError(f"generated code fails on drawn inputs: {type(error).__name__}: {error}") from error

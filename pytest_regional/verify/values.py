@@ -12,16 +12,17 @@ from pytest_regional.emulation.backend import Emulation
 from pytest_regional.verify.buffers import Effects
 from pytest_regional.verify.builder import UPDATE, WRITE
 from pytest_regional.verify.equality import DifferentError, Equality
-from pytest_regional.verify.errors import NotVerifiableError
+from pytest_regional.verify.errors import NotVerifiableError, UndecidedError
 from pytest_regional.verify.holdings import Held, Holding, Holdings, InMemory, Part
+from pytest_regional.verify.kept import Store, keep, kept
 from pytest_regional.verify.kernels import KernelRun
 from pytest_regional.verify.outcomes import PROVED, REFUTED, UNKNOWN, VALUES, Outcome
-from pytest_regional.verify.properties import Question
+from pytest_regional.verify.question import Question
 from pytest_regional.verify.replay import difference_of_graph
 from pytest_regional.verify.symbols import Scope, constant
 from pytest_regional.verify.wrappers import Graph, SymbolicLaunch, WrapperRun
 
-_KNOWN: dict[str, Outcome] = {}
+_KNOWN: dict[str, tuple[tuple[Outcome, ...], float]] = {}
 _MOST_REPLAYS = 3
 
 
@@ -35,6 +36,7 @@ class ValuesOfGraph:
         kernels: for each launch, by its order, the questions about it, one for each configuration.
         emulation: where a difference is replayed.
         seconds: for what the code returns, and for a replay.
+        store: where outcomes are kept for other processes.
     """
 
     def __init__(
@@ -45,11 +47,13 @@ class ValuesOfGraph:
         kernels: Mapping[int, Sequence[Question | str]],
         emulation: Emulation,
         seconds: float,
+        store: Store | None = None,
     ) -> None:
         self._graph = graph
         self._kernels = kernels
         self._emulation = emulation
         self._seconds = seconds
+        self._store = store
         self._holdings = None if graph.module is None else Holdings(graph, run, effects)
         self._digests: dict[int, str] = {}
         self._found: dict[tuple[int, str], Holding] = {}
@@ -72,15 +76,19 @@ class ValuesOfGraph:
         self._digests[launch.order] = digest
         memory = [sorted((name, self._told(one)) for name, one in part.items()) for part in (held.before, held.after)]
         key = hashlib.sha256(f"{digest} {launch.order} {memory} {self._text}".encode()).hexdigest()
-        found = _KNOWN.get(key)
-        if found is None:
+        # What becomes of a part of the work is told by kernels that follow.
+        lasting = not any(isinstance(one, Part) for one in held.after.values())
+        known = _KNOWN.get(key) or (kept(self._store, key, [VALUES]) if self._store and lasting else None)
+        if known is None:
             started = time.perf_counter()
             outcome = self._answered(lambda: self._launch(question, launch.order))
-            found = replace(outcome, seconds=time.perf_counter() - started)
-            # What becomes of a part of the work is told by kernels that follow.
-            if not any(isinstance(one, Part) for one in held.after.values()):
-                _KNOWN[key] = found
-        return found
+            outcome = replace(outcome, seconds=time.perf_counter() - started)
+            known = (outcome,), outcome.seconds
+            if self._store and lasting:
+                keep(self._store, key, *known)
+        if lasting:
+            _KNOWN[key] = known
+        return known[0][0]
 
     def of_outputs(self) -> Outcome | None:
         """Return whether what the code returns is what the graph returns, or None if there is no graph."""
@@ -95,7 +103,7 @@ class ValuesOfGraph:
         try:
             outcome, apart = compare()
         except NotVerifiableError as error:
-            return Outcome(VALUES, UNKNOWN, str(error))
+            return Outcome(VALUES, UNKNOWN, str(error), final=not isinstance(error, UndecidedError))
         return self._replayed(outcome, apart) if outcome.verdict == REFUTED else outcome
 
     def _launch(self, question: Question, order: int) -> tuple[Outcome, Sequence[Any]]:
@@ -122,7 +130,7 @@ class ValuesOfGraph:
                 return Outcome(VALUES, REFUTED, reason), equality.apart
             except NotVerifiableError as error:
                 unknown = unknown or str(error)
-        return Outcome(VALUES, UNKNOWN if unknown else PROVED, unknown), ()
+        return Outcome(VALUES, UNKNOWN if unknown else PROVED, unknown, final=not unknown), ()
 
     def _find(self, order: int) -> None:
         """Find out of which nodes the buffers are the value that a launch writes, of those that have no name."""
@@ -230,10 +238,10 @@ class ValuesOfGraph:
             try:
                 told = difference_of_graph(self._graph, self._emulation, self._seconds, sizes)
             except (NotVerifiableError, KeyError, MemoryError) as error:
-                return replace(outcome, verdict=UNKNOWN, reason=f"{outcome.reason}; no replay: {error}")
+                return replace(outcome, verdict=UNKNOWN, reason=f"{outcome.reason}; no replay: {error}", final=False)
             if told:
                 return replace(outcome, reason=f"{outcome.reason}: {told}")
-        return replace(outcome, verdict=UNKNOWN, reason=f"{outcome.reason}; a replay finds no difference")
+        return replace(outcome, verdict=UNKNOWN, reason=f"{outcome.reason}; a replay finds no difference", final=False)
 
 
 def _sizes_in(model: Any) -> dict[str, int]:

@@ -12,34 +12,20 @@ from typing import Any
 
 import torch
 
-from pytest_regional._torch.triton import dtype_of_pointer, grid_of_inductor_kernel, jit_source
+from pytest_regional._torch.triton import dtype_of_pointer, grid_of_inductor_kernel, jit_key, jit_source
 from pytest_regional.emulation.backend import Emulation, GeneratedGraph
 from pytest_regional.emulation.launch import GRID_LIMITS, constants_of, named_arguments
 from pytest_regional.verify.buffers import BufferFlow, Effects
 from pytest_regional.verify.builder import READ, UPDATE, WRITE
+from pytest_regional.verify.coverage import covered, filled
 from pytest_regional.verify.errors import NotVerifiableError
 from pytest_regional.verify.handles import limits_of_type
+from pytest_regional.verify.kept import Store, keep, kept
 from pytest_regional.verify.kernels import KernelRun, Pointer, run_kernel
-from pytest_regional.verify.outcomes import (
-    BUFFERS,
-    COVERAGE,
-    MEMORY,
-    PROVED,
-    RACES,
-    REFUTED,
-    UNKNOWN,
-    Outcome,
-)
-from pytest_regional.verify.properties import (
-    Question,
-    Tensor,
-    covered,
-    decided,
-    filled,
-    memory_safe,
-    race_free,
-    reachable,
-)
+from pytest_regional.verify.memory import memory_safe
+from pytest_regional.verify.outcomes import BUFFERS, COVERAGE, MEMORY, PROVED, RACES, REFUTED, UNKNOWN, Outcome
+from pytest_regional.verify.question import Question, Tensor, decided, reachable
+from pytest_regional.verify.races import race_free
 from pytest_regional.verify.replay import Replay, fault_of_graph
 from pytest_regional.verify.sizes import Size, expression_of, largest
 from pytest_regional.verify.symbols import Expression
@@ -66,7 +52,7 @@ class Verified:
         kernel: the kernel's name.
         config: the configuration: block sizes.
         outcomes: one for each property, of coverage one for each argument that has to be written.
-        seconds: how long it took.
+        seconds: how long it took, whenever it was found out.
         digest: of the kernel's text, its configuration and arguments, and what is known of the sizes; empty where
             nothing is known of the kernel.
     """
@@ -118,8 +104,16 @@ class Verification:
 
 
 @contextlib.contextmanager
-def verifying(emulation: Emulation, seconds: float = DEFAULT_SECONDS) -> Iterator[Verification]:
-    """Collect the graphs whose code is generated inside."""
+def verifying(
+    emulation: Emulation, seconds: float = DEFAULT_SECONDS, store: Store | None = None
+) -> Iterator[Verification]:
+    """Collect the graphs whose code is generated inside.
+
+    Args:
+        emulation: the GPU for which it is generated.
+        seconds: for each kernel.
+        store: what other processes found out is read there, and what is found out is kept; None for neither.
+    """
     made = Verification(seconds)
 
     def collect(generated: GeneratedGraph) -> None:
@@ -129,7 +123,7 @@ def verifying(emulation: Emulation, seconds: float = DEFAULT_SECONDS) -> Iterato
         except NotVerifiableError as error:
             made.later(functools.partial(list, [_nothing_of(GRAPH, str(error))]))
         else:
-            made.later(functools.partial(_verified_graph, graph, emulation, seconds))
+            made.later(functools.partial(_verified_graph, graph, emulation, seconds, store))
 
     emulation.observers.append(collect)
     try:
@@ -138,9 +132,9 @@ def verifying(emulation: Emulation, seconds: float = DEFAULT_SECONDS) -> Iterato
         emulation.observers.remove(collect)
 
 
-def _verified_graph(graph: Graph, emulation: Emulation, seconds: float) -> list[Verified]:
+def _verified_graph(graph: Graph, emulation: Emulation, seconds: float, store: Store | None) -> list[Verified]:
     try:
-        return verify_graph(graph, emulation, seconds)
+        return verify_graph(graph, emulation, seconds, store)
     except NotVerifiableError as error:
         return [replace(_nothing_of(GRAPH, str(error)), digest=_digest_of_graph(graph))]
 
@@ -149,13 +143,16 @@ def _nothing_of(kernel: str, reason: str) -> Verified:
     return Verified(kernel, {}, tuple(Outcome(p, UNKNOWN, reason) for p in (MEMORY, RACES, COVERAGE)))
 
 
-def verify_graph(graph: Graph, emulation: Emulation, seconds: float = DEFAULT_SECONDS) -> list[Verified]:
+def verify_graph(
+    graph: Graph, emulation: Emulation, seconds: float = DEFAULT_SECONDS, store: Store | None = None
+) -> list[Verified]:
     """Verify the kernels that generated code launches, and its buffers, for all sizes.
 
     Args:
         graph: the code, and what is known of its inputs.
         emulation: the GPU for which it was generated; refutations are replayed there.
         seconds: for each kernel.
+        store: where outcomes are kept.
 
     Raises:
         NotVerifiableError: the generated code does something that is not known; nothing is proved of its kernels.
@@ -165,11 +162,11 @@ def verify_graph(graph: Graph, emulation: Emulation, seconds: float = DEFAULT_SE
     kernels = {launch.order: _run_all(launch, graph.known, seconds) for launch in run.launches}
     effects = {order: _effects(runs[0]) for order, runs in kernels.items()}
     flow = BufferFlow(run, effects, graph.donated)
-    values = ValuesOfGraph(graph, run, effects, kernels, emulation, seconds)
+    values = ValuesOfGraph(graph, run, effects, kernels, emulation, seconds, store)
     found = []
     for launch in run.launches:
         for number, question in enumerate(kernels[launch.order]):
-            one = _verified(launch, number, question, flow.required.get(launch.order, []))
+            one = _verified(launch, number, question, flow.required.get(launch.order, []), store)
             found.append(
                 one if isinstance(question, str) else _with(one, values.of_launch(launch, question, one.digest))
             )
@@ -205,10 +202,12 @@ def _effects(question: Question | str) -> Effects:
     return Effects(names[READ], names[WRITE], names[UPDATE])
 
 
-_KNOWN: dict[str, Verified] = {}
+_KNOWN: dict[tuple[str, float], Verified] = {}
 
 
-def _verified(launch: SymbolicLaunch, number: int, question: Question | str, required: Sequence[str]) -> Verified:
+def _verified(
+    launch: SymbolicLaunch, number: int, question: Question | str, required: Sequence[str], store: Store | None
+) -> Verified:
     """Return what is found out about one launch with one configuration; an equal one is verified once."""
     config = launch.tuner.configs[number]
     name, sizes = str(launch.tuner.fn.__name__), dict(config.kwargs)
@@ -218,19 +217,32 @@ def _verified(launch: SymbolicLaunch, number: int, question: Question | str, req
     known = sorted(fact.sexpr() for fact in question.sizes)
     allowed = question.run.equal_indices_allowed
     programs = [question.run.scope.bounds[program.decl().name()] for program in question.run.programs]
-    digest = _digest(launch, sizes, question.seconds, required, rooms, programs, allowed, *known)
-    found = _KNOWN.get(digest)
+    digest = _digest(launch, sizes, required, rooms, programs, allowed, *known)
+    key = digest, question.seconds
+    found = _KNOWN.get(key)
     if found is None:
-        started = time.perf_counter()
-        outcomes = tuple(_outcomes(launch, number, question, required))
-        found = Verified(name, sizes, outcomes, time.perf_counter() - started, digest)
-        _KNOWN[digest] = found
+        # Of a kernel that calls what is not known only this process knows what it does.
+        lasting = store if jit_key(launch.tuner.fn) else None
+        earlier = None if lasting is None else kept(lasting, digest)
+        if earlier is None:
+            started = time.perf_counter()
+            outcomes = tuple(_outcomes(launch, number, question, required))
+            earlier = outcomes, time.perf_counter() - started
+            if lasting is not None:
+                keep(lasting, digest, *earlier)
+        found = _KNOWN[key] = Verified(name, sizes, *earlier, digest)
     return found
 
 
 def _digest(launch: SymbolicLaunch, sizes: Mapping[str, Any], *more: Any) -> str:
     tuner = launch.tuner
-    parts = [jit_source(tuner.fn), tuner.triton_meta, sorted(map(str, tuner.inductor_meta.items())), sizes, *more]
+    parts = [
+        jit_key(tuner.fn) or jit_source(tuner.fn),
+        tuner.triton_meta,
+        sorted(map(str, tuner.inductor_meta.items())),
+        sizes,
+        *more,
+    ]
     storages: dict[int, int] = {}
     for name, value in launch.arguments.items():
         numbers: tuple[Any, ...] = (value,)
@@ -246,7 +258,7 @@ def _outcomes(launch: SymbolicLaunch, number: int, question: Question, required:
     try:
         contradicts = not reachable(question)
     except NotVerifiableError as error:
-        yield from (Outcome(p, UNKNOWN, str(error)) for p in (MEMORY, RACES, COVERAGE))
+        yield from (Outcome(p, UNKNOWN, str(error), final=False) for p in (MEMORY, RACES, COVERAGE))
         return
     if contradicts:
         reason = "what is known of the kernel contradicts itself"
@@ -296,9 +308,9 @@ def _replayed_buffers(graph: Graph, outcome: Outcome, emulation: Emulation, seco
     try:
         fault = fault_of_graph(graph, emulation, seconds)
     except (NotVerifiableError, KeyError) as error:
-        return replace(outcome, verdict=UNKNOWN, reason=f"{outcome.reason}; no replay: {error}")
+        return replace(outcome, verdict=UNKNOWN, reason=f"{outcome.reason}; no replay: {error}", final=False)
     if fault is None:
-        return replace(outcome, verdict=UNKNOWN, reason=f"{outcome.reason}; a replay finds no fault")
+        return replace(outcome, verdict=UNKNOWN, reason=f"{outcome.reason}; a replay finds no fault", final=False)
     return replace(outcome, reason=f"{outcome.reason}: {fault}")
 
 
@@ -309,9 +321,9 @@ def _replayed(launch: SymbolicLaunch, question: Question, number: int, outcome: 
     try:
         fault = Replay(launch, question, outcome.counterexample).fault(outcome.property, number, argument)
     except (NotVerifiableError, KeyError, MemoryError) as error:
-        return replace(outcome, verdict=UNKNOWN, reason=f"{outcome.reason}; no replay: {error}")
+        return replace(outcome, verdict=UNKNOWN, reason=f"{outcome.reason}; no replay: {error}", final=False)
     if fault is None:
-        return replace(outcome, verdict=UNKNOWN, reason=f"{outcome.reason}; a replay finds no fault")
+        return replace(outcome, verdict=UNKNOWN, reason=f"{outcome.reason}; a replay finds no fault", final=False)
     return replace(outcome, reason=f"{outcome.reason}: {fault}")
 
 

@@ -21,7 +21,7 @@ from pytest_regional._torch.operators import operator_called, returns_a_view, wr
 from pytest_regional._torch.tracing import known_of_sizes, size_expression
 from pytest_regional.emulation.backend import GeneratedGraph
 from pytest_regional.verify.errors import NotVerifiableError
-from pytest_regional.verify.properties import Tensor
+from pytest_regional.verify.question import Tensor
 from pytest_regional.verify.sizes import Decide, Size, expression_of, from_sympy, known_from, largest, smallest
 from pytest_regional.verify.symbols import Expression
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 
 import pytest
 
@@ -128,6 +129,35 @@ def test_loops_of_the_cpu_that_are_refuted_for_another_size_fail_the_test(downst
     tests = json.loads((pytester.path / "report.json").read_text())["tests"]
     verdicts = {one["verdict"] for test in tests for proof in test["proofs"] for one in proof["outcomes"]}
     assert verdicts == {"proved", "refuted"}
+
+
+COUNTED = """
+import pytest
+import torch
+
+
+@pytest.mark.regional_compile(dynamic=True, expects_regions=False)
+def test_questions(regional, monkeypatch):
+    from pytest_regional.verify.question import Question
+
+    ask, asked = Question.refute, []
+    monkeypatch.setattr(Question, "refute", lambda self, *rest: asked.append(1) or ask(self, *rest))
+    regional.run(lambda x: x.sin() * 3, regional.randn(40))
+    assert [one.verdict for kernel in regional.verified_kernels() for one in kernel.outcomes] == ["proved"] * 4
+    print("questions:", "some" if asked else "none")
+"""
+
+
+def test_another_process_does_not_ask_again(downstream, pytester, monkeypatch):
+    monkeypatch.delenv("PYTEST_REGIONAL_KERNEL_STORE", raising=False)
+
+    def asked(store):
+        options = (*OPTIONS, "--regional-verify", "-s", f"-oregional_kernel_store={store}")
+        result = downstream(COUNTED, *options, subprocess=True)
+        result.assert_outcomes(passed=1)
+        return re.search(r"questions: (\w+)", result.stdout.str())[1]
+
+    assert [asked(store) for store in ("kept", "kept", "off", "off")] == ["some", "none", "some", "some"]
 
 
 NOTHING = """

@@ -13,8 +13,9 @@ import z3
 
 from pytest_regional.emulation import Emulation
 from pytest_regional.verify.buffers import BufferFlow, Effects
+from pytest_regional.verify.coverage import filled
 from pytest_regional.verify.outcomes import PROVED, REFUTED, UNKNOWN
-from pytest_regional.verify.properties import Tensor, filled
+from pytest_regional.verify.question import Tensor
 from pytest_regional.verify.replay import fault_of_graph
 from pytest_regional.verify.verifier import verify_graph
 from pytest_regional.verify.wrappers import Graph, TensorInput, WrapperRun, run_wrapper
@@ -93,7 +94,17 @@ def in_slices(args):
     return (buf2,)
 
 
-@pytest.mark.parametrize("call", [in_order, in_place, by_an_operator, in_slices], ids=lambda call: call.__name__)
+def without_elements(args):
+    args.clear()
+    buf0 = empty_strided_cuda((0, 8), (8, 1), torch.float32)
+    buf1 = empty_strided_cuda((8,), (1,), torch.float32)
+    second.run(buf0, buf1, stream=0)
+    return (buf1, buf0)
+
+
+@pytest.mark.parametrize(
+    "call", [in_order, in_place, by_an_operator, in_slices, without_elements], ids=lambda call: call.__name__
+)
 def test_what_is_right_is_proved(call):
     assert flow_of(call).outcome().verdict == PROVED
 

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_regional.verify.kernels import KernelRun
-from pytest_regional.verify.properties import Question
+from pytest_regional.verify.question import Question
 from pytest_regional.verify.symbols import (
     INTEGER,
     Expression,

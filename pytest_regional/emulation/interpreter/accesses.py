@@ -69,6 +69,7 @@ class Accesses:
 
     def create_load(self, ptr: Any, *policies: Any, **named: Any) -> Any:
         """Load without a mask."""
+        self.memory.check_time()
         scalar = _element_type(ptr)
         self._wait_if_volatile(policies, named)
         return TensorHandle(self._read(ptr, ptr.data, numpy_type(scalar), "load"), scalar)
@@ -79,6 +80,7 @@ class Accesses:
         Without one it is zero: Triton says that it is undefined, but the code that it generates for NVIDIA GPUs clears
         the registers first, and templates of PyTorch's rely on it (the backward of flex attention in 2.11 to 2.15).
         """
+        self.memory.check_time()
         scalar = _element_type(ptrs)
         dtype = numpy_type(scalar)
         self._wait_if_volatile(policies, named)
@@ -94,11 +96,13 @@ class Accesses:
 
     def create_store(self, ptr: Any, val: Any, *policies: Any, **named: Any) -> None:
         """Store without a mask."""
+        self.memory.check_time()
         dtype = numpy_type(_element_type(ptr))
         self._write(ptr, ptr.data, _fitting(val.data, ptr.data, dtype), dtype)
 
     def create_masked_store(self, ptrs: Any, value: Any, mask: Any, *policies: Any, **named: Any) -> None:
         """Store where ``mask`` holds."""
+        self.memory.check_time()
         dtype = numpy_type(_element_type(ptrs))
         values = _fitting(value.data, ptrs.data, dtype)
         where = np.broadcast_to(mask.data, ptrs.data.shape)
@@ -229,6 +233,7 @@ class Atomics(Accesses):
         self.create_masked_store(ptr, val, mask)
 
     def _update(self, ptr: Any, mask: Array, scalar: Any, lanes: Array, operation: Operation) -> Any:
+        self.memory.check_time()
         self.pause()
         dtype = numpy_type(scalar)
         read = np.zeros(ptr.data.shape, dtype=dtype)

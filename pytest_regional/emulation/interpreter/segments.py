@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pytest_regional.emulation.device import MemoryFaultError
+from pytest_regional.emulation.device import EmulationTimeoutError, MemoryFaultError
 from pytest_regional.emulation.interpreter.values import Array
 from pytest_regional.emulation.memory import Allocation, Memory
 
@@ -70,12 +72,22 @@ class Access:
 
 
 class LaunchMemory:
-    """The regions that a launch may touch."""
+    """The regions that a launch may touch, until ``deadline`` on the monotonic clock."""
 
-    def __init__(self, kernel: str, regions: Sequence[Segment]) -> None:
+    def __init__(self, kernel: str, regions: Sequence[Segment], deadline: float = math.inf) -> None:
         self.kernel = kernel
         self.regions = list(regions)
+        self.deadline = deadline
         self.program = (0, 0, 0)
+
+    def check_time(self) -> None:
+        """Check that there is time for one more access.
+
+        Raises:
+            EmulationTimeoutError: there is none.
+        """
+        if self.deadline < math.inf and time.monotonic() > self.deadline:
+            raise EmulationTimeoutError(f"{self.kernel}, program {self.program}: out of time")
 
     def locate(
         self, region: Segment | None, addresses: Array, dtype: np.dtype[Any], what: str

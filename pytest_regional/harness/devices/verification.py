@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_regional._errors import RegionalError
+from pytest_regional.harness.kernel_store.files import KernelFiles, chosen_folder
 
 if TYPE_CHECKING:
     from pytest_regional.emulation import Emulation
@@ -29,7 +30,10 @@ def missing_solver() -> str:
 
 @contextlib.contextmanager
 def verifying_kernels(regional: Regional, emulation: Emulation | None = None) -> Iterator[None]:
-    """Collect the kernels that are compiled inside, where they are to be verified; C++ ones if no GPU is emulated."""
+    """Collect the kernels that are compiled inside, where they are to be verified; C++ ones if no GPU is emulated.
+
+    What is found out about a kernel of a GPU is kept in the kernel store, for all processes.
+    """
     if regional.verify_seconds is None or regional.device_under_test.kind == "cuda":
         yield
         return
@@ -40,7 +44,9 @@ def verifying_kernels(regional: Regional, emulation: Emulation | None = None) ->
     else:
         from pytest_regional.verify import verifying
 
-        collected = verifying(emulation, regional.verify_seconds)
+        folder = chosen_folder()
+        store = None if folder is None else KernelFiles(folder)
+        collected = verifying(emulation, regional.verify_seconds, store)
     with collected as regional.verification:
         yield
 

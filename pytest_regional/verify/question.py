@@ -1,0 +1,332 @@
+"""One kernel, and what is asked of z3 about it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import z3
+
+from pytest_regional.verify.builder import Access
+from pytest_regional.verify.digits import digit_lemmas
+from pytest_regional.verify.errors import NotVerifiableError, UndecidedError
+from pytest_regional.verify.kernels import KernelRun
+from pytest_regional.verify.lemmas import Quotient, quotient_lemmas
+from pytest_regional.verify.outcomes import PROVED, UNKNOWN, Counterexample, Outcome
+from pytest_regional.verify.symbols import Expression, Lowering, Scope, constant, symbols_of
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor argument of a launch.
+
+    Attributes:
+        storage: a name of the memory it lies in; arguments with the same one may overlap.
+        start: where it starts in that memory, in elements.
+        sizes: of its axes.
+        strides: of its axes, in elements.
+        dtype: of its elements.
+        given: whether it is an input or a constant of the graph, which may hold anything.
+        room: how many elements that memory has, where it is known and this tensor is not all of it.
+    """
+
+    storage: str
+    start: Expression
+    sizes: tuple[Expression, ...]
+    strides: tuple[Expression, ...]
+    dtype: torch.dtype
+    given: bool = False
+    room: Expression | None = None
+
+    @property
+    def width(self) -> int:
+        """Return the bytes of an element."""
+        return int(self.dtype.itemsize)
+
+    def span(self) -> Expression:
+        """Return how many elements lie between its first and its last, both counted; for a tensor that has any."""
+        return z3.IntVal(1) + z3.Sum([(n - 1) * s for n, s in zip(self.sizes, self.strides, strict=True)])
+
+    def within(self, offset: Expression, span: Expression) -> Expression:
+        """Return whether an element, counted from the first, is one of ``span`` and lies inside of the memory."""
+        inside = z3.And(offset >= 0, offset < span)
+        if self.room is None:
+            return inside
+        return z3.And(inside, self.start + offset >= 0, self.start + offset < self.room)
+
+    def count(self) -> Expression:
+        """Return how many elements it has."""
+        return z3.Product(list(self.sizes)) if self.sizes else z3.IntVal(1)
+
+
+# Small enough to be run, and to be read; tried in this order before any size is allowed.
+_SMALL = (16, 256, 4096, 1 << 17, (1 << 31) + 4096)
+
+
+_FEW = 4096
+
+
+# A search that goes astray rarely comes back, one that begins anew often arrives: parts of the time that is left.
+_SHARES = (0.25, 0.33, 1.0)
+
+
+class Question:
+    """One kernel, with what is known when it is launched, and the time that is left for it.
+
+    Attributes:
+        numbers: integer arguments, and the limits of their types.
+    """
+
+    def __init__(
+        self, run: KernelRun, tensors: Mapping[str, Tensor], facts: Sequence[Expression], seconds: float
+    ) -> None:
+        self.run = run
+        self.tensors = tensors
+        self.sizes = list(facts)
+        self.seconds = seconds
+        self.numbers: dict[str, tuple[Expression, int, int]] = {}
+        self.start()
+        self.lowering = Lowering(run.scope)
+        self.facts = self._facts()
+        self._spans: dict[Tensor, Expression] = {}
+
+    def start(self) -> None:
+        """Begin to count the time for this kernel."""
+        self.deadline = time.monotonic() + self.seconds
+
+    def _facts(self) -> list[tuple[int, Expression]]:
+        """Return what holds for all programs, lanes and rounds, without marks, each with its number in the kernel."""
+        found = [(-1, self.lowering.of(fact)) for fact in self.sizes]
+        for number, fact in enumerate(list(self.run.scope.facts)):
+            found.append((number, self.lowering.of(fact)))
+            for alias in self.run.scope.aliases:
+                other = self.run.scope.replaced(fact, [alias])
+                if not other.eq(fact):
+                    found.append((number, self.lowering.of(other)))
+        return found
+
+    def limits(self, names: Iterable[str]) -> list[Expression]:
+        """Return the limits of variables, and of those that their limits mention."""
+        found: list[Expression] = []
+        seen: set[str] = set()
+        waiting = list(names)
+        while waiting:
+            name = waiting.pop()
+            if name in seen or name not in self.run.scope.bounds:
+                continue
+            seen.add(name)
+            variable, low, high = self.run.scope.bounds[name]
+            found.append(variable >= self.lowering.of(low))
+            if high is not None:
+                top = self.lowering.of(high)
+                found.append(variable < top)
+                waiting += symbols_of([top])
+        return found
+
+    def closed(self, expressions: Sequence[Expression], facts: int = 0) -> list[Expression]:
+        """Return all that is known of what expressions mention, where the first ``facts`` of the kernel hold."""
+        known = [fact for number, fact in self.facts if number < facts]
+        names: set[str] = set()
+        count = -1
+        while count != len(names):
+            count = len(names)
+            names |= symbols_of([*expressions, *known, *self.lowering.known]).keys()
+            linked = self._links(names)
+            names |= symbols_of(linked).keys()
+        return [*known, *linked, *self.limits(names), *self.lowering.known]
+
+    def _links(self, names: set[str]) -> list[Expression]:
+        """Return what an index has to do with program and lane, where one of them is mentioned without it."""
+        found = []
+        for name, index in self.run.scope.indices.items():
+            if name in names and (index.base.decl().name() in names or index.lane.decl().name() in names):
+                found.append(self.link(name))
+        return found
+
+    def link(self, name: str) -> Expression:
+        """Return what an index is made of."""
+        index = self.run.scope.indices[name]
+        width = self.lowering.of(index.width)
+        return self.run.scope.bounds[name][0] == index.base * width + index.lane
+
+    def refute(self, expressions: Sequence[Expression], known: Sequence[Expression] = ()) -> z3.ModelRef | None:
+        """Return values for which all of ``expressions`` hold, or None if there are none.
+
+        Raises:
+            UndecidedError: z3 does not know, or not in time.
+        """
+        parts = [*expressions, *known]
+        quotients = [Quotient(*quotient) for quotient in self.lowering.quotients]
+        lemmas = quotient_lemmas(parts, quotients) + digit_lemmas(parts, quotients)
+        asked = [z3.simplify(part, som=True) for part in (*parts, *lemmas)]
+        for seed, share in enumerate(_SHARES):
+            left = self.deadline - time.monotonic()
+            if left <= 0:
+                raise UndecidedError("out of time")
+            # What z3 finds depends on the numbers of its terms: in a context of its own they are always the same.
+            context = z3.Context()
+            solver = z3.Solver(ctx=context)
+            solver.set("timeout", max(1, int(left * share * 1000)))
+            solver.set("random_seed", seed)
+            solver.add(*(part.translate(context) for part in asked))
+            answer = solver.check()
+            if answer == z3.unsat:
+                return None
+            if answer == z3.sat:
+                return solver.model().translate(z3.main_ctx())
+        raise UndecidedError(f"z3 does not know: {solver.reason_unknown()}")
+
+    def span(self, tensor: Tensor) -> Expression:
+        """Return how many elements lie between a tensor's first and its last; none where a size may be 0 and is.
+
+        Raises:
+            NotVerifiableError: z3 does not know.
+        """
+        found = self._spans.get(tensor)
+        if found is None:
+            (plain, *sizes), _ = self.lowered(tensor.span(), *tensor.sizes)
+            empty = z3.Or(*(size <= 0 for size in sizes))
+            known = [self.lowering.of(fact) for fact in self.sizes]
+            possible = sizes and self.refute([empty], [*known, *self.lowering.known]) is not None
+            found = self._spans[tensor] = z3.If(empty, z3.IntVal(0), plain) if possible else plain
+        return found
+
+    def about_sizes(self) -> Question:
+        """Return a question about the same sizes, and no kernel."""
+        return Question(KernelRun(Scope(), [], [], ()), {}, self.sizes, self.deadline - time.monotonic())
+
+    def smallest(
+        self, expressions: Sequence[Expression], sizes: Sequence[Expression], facts: int = 0
+    ) -> z3.ModelRef | None:
+        """Return values for which all of ``expressions`` hold, with small sizes where there are such.
+
+        Raises:
+            NotVerifiableError: z3 does not know whether there are any.
+        """
+        known = self.closed([*expressions, *sizes], facts)
+        return self.small(expressions, known, sizes) or self.refute(expressions, known)
+
+    def small(
+        self, expressions: Sequence[Expression], known: Sequence[Expression], sizes: Sequence[Expression]
+    ) -> z3.ModelRef | None:
+        """Return values for which all of ``expressions`` hold with small sizes, or None if none are found."""
+        for limit in _SMALL if sizes else ():
+            bounds = [size <= limit for size in sizes]
+            try:
+                found = self.refute([*expressions, *bounds], known)
+            except NotVerifiableError:
+                break
+            if found is not None:
+                return found if limit <= _FEW else self._narrowed(found, [*expressions, *bounds], known, sizes)
+        return None
+
+    def _narrowed(
+        self,
+        found: z3.ModelRef,
+        expressions: Sequence[Expression],
+        known: Sequence[Expression],
+        sizes: Sequence[Expression],
+    ) -> z3.ModelRef:
+        """Return values with which as many sizes as possible are small, so that tensors of them can be made."""
+        bounds: list[Expression] = []
+        for size in sizes:
+            bounds.append(size <= _SMALL[0])
+            try:
+                smaller = self.refute([*expressions, *bounds], known)
+            except NotVerifiableError:
+                break
+            if smaller is None:
+                bounds.pop()
+            else:
+                found = smaller
+        return found
+
+    def symbols(self) -> list[Expression]:
+        """Return the symbolic sizes."""
+        return [symbol for name, symbol in symbols_of(self.sizes).items() if "#" not in name]
+
+    def lowered(self, *expressions: Expression) -> tuple[list[Expression], list[Expression]]:
+        """Return expressions without marks, and what has to hold for no integer among them to wrap."""
+        return [self.lowering.of(expression) for expression in expressions], self.lowering.exact(expressions)
+
+
+def reachable(question: Question) -> bool:
+    """Say whether some access happens: if what is known contradicted itself, all of it would seem to be proved.
+
+    Raises:
+        NotVerifiableError: z3 does not know.
+    """
+    for access in question.run.accesses:
+        (path, mask), _ = question.lowered(access.path, access.mask)
+        goal = [path, mask]
+        if question.refute(goal, question.closed(goal, access.facts)) is not None:
+            return True
+    return not question.run.accesses
+
+
+def decided(condition: Expression, known: Sequence[Expression], seconds: float) -> bool:
+    """Say whether ``condition``, of sizes, holds always or never.
+
+    Raises:
+        NotVerifiableError: neither is known.
+    """
+    question = Question(KernelRun(Scope(), [], [], ()), {}, known, seconds)
+    (holds,), _ = question.lowered(condition)
+    for answer, goal in ((False, holds), (True, z3.Not(holds))):
+        if question.refute([goal], question.closed([goal])) is None:
+            return answer
+    raise NotVerifiableError(f"a branch of which both sides are possible: {str(condition)[:80]}")
+
+
+HOLDS = (PROVED, "", None)
+
+
+def timed(property: str, check: Callable[[], tuple[str, str, Counterexample | None]]) -> Outcome:
+    """Return what a check finds out about a property, and the time that it takes; unknown where it raises."""
+    started, final = time.perf_counter(), True
+    try:
+        verdict, reason, found = check()
+    except NotVerifiableError as error:
+        verdict, reason, found, final = UNKNOWN, str(error), None, not isinstance(error, UndecidedError)
+    return Outcome(property, verdict, reason, time.perf_counter() - started, found, final)
+
+
+def exception_to(
+    question: Question, given: Sequence[Expression], wanted: Sequence[Expression], facts: int = 0
+) -> z3.ModelRef | None:
+    """Return values with which ``given`` holds and one of ``wanted`` does not, where ``facts`` of the kernel hold."""
+    if not wanted:
+        return None
+    goal = [*given, z3.Not(z3.And(*wanted))]
+    found = question.refute(goal, question.closed(goal, facts))
+    if found is None:
+        return None
+    sizes = question.symbols()
+    return question.smallest(goal, sizes, facts) if sizes else found
+
+
+def conjuncts(mask: Expression) -> list[Expression]:
+    """Return the parts of a mask that all have to hold."""
+    if z3.is_and(mask):
+        return [part for child in mask.children() for part in conjuncts(child)]
+    return [] if z3.is_true(mask) else [mask]
+
+
+def variables_of(question: Question, access: Access) -> list[Expression]:
+    """Return what tells one execution of an access from another: an index instead of its program and lane."""
+    names = {variable.decl().name(): variable for variable in access.variables}
+    for name, bound in list(question.run.scope.bounds.items()):
+        if name in names and constant(bound[2]) == 1:
+            del names[name]
+    mentioned = set(symbols_of([access.mask, access.offset]))
+    for name, index in reversed(question.run.scope.indices.items()):
+        if name in mentioned:
+            mentioned |= {index.base.decl().name(), index.lane.decl().name()}
+    for name, index in question.run.scope.indices.items():
+        base, lane = index.base.decl().name(), index.lane.decl().name()
+        if name in mentioned and base in names and lane in names:
+            del names[base], names[lane]
+            names[name] = question.run.scope.bounds[name][0]
+    return list(names.values())
