@@ -78,26 +78,33 @@ class ValuesOfGraph:
         key = hashlib.sha256(f"{digest} {launch.order} {memory} {self._text}".encode()).hexdigest()
         # What becomes of a part of the work is told by kernels that follow.
         lasting = not any(isinstance(one, Part) for one in held.after.values())
-        known = _KNOWN.get(key) or (kept(self._store, key, [VALUES]) if self._store and lasting else None)
-        if known is None:
-            started = time.perf_counter()
-            outcome = self._answered(lambda: self._launch(question, launch.order))
-            outcome = replace(outcome, seconds=time.perf_counter() - started)
-            known = (outcome,), outcome.seconds
-            if self._store and lasting:
-                keep(self._store, key, *known)
-        if lasting:
-            _KNOWN[key] = known
-        return known[0][0]
+        return self._kept(key if lasting else "", lambda: self._launch(question, launch.order))
 
     def of_outputs(self) -> Outcome | None:
         """Return whether what the code returns is what the graph returns, or None if there is no graph."""
         if self._holdings is None:
             return None
-        started = time.perf_counter()
         question = Question(KernelRun(Scope(), [], [], ()), {}, self._graph.known, self._seconds)
-        outcome = self._answered(lambda: self._outputs(question))
-        return replace(outcome, seconds=time.perf_counter() - started)
+        returned = [
+            (node.name, None if view is None else view.place(), self._told(self._resolved(held)))
+            for node, view, held in self._holdings.outputs
+        ]
+        known = sorted(fact.sexpr() for fact in self._graph.known)
+        key = hashlib.sha256(f"{self._text} {returned} {known} {self._graph.inputs}".encode()).hexdigest()
+        return self._kept(key, lambda: self._outputs(question))
+
+    def _kept(self, key: str, compare: Callable[[], tuple[Outcome, Sequence[Any]]]) -> Outcome:
+        """Return what is known under a key, and else what a comparison says; it is kept if there is a key."""
+        known = _KNOWN.get(key) or (kept(self._store, key, [VALUES]) if self._store and key else None)
+        if known is None:
+            started = time.perf_counter()
+            outcome = replace(self._answered(compare), seconds=time.perf_counter() - started)
+            known = (outcome,), outcome.seconds
+            if self._store and key:
+                keep(self._store, key, *known)
+        if key:
+            _KNOWN[key] = known
+        return known[0][0]
 
     def _answered(self, compare: Callable[[], tuple[Outcome, Sequence[Any]]]) -> Outcome:
         try:

@@ -63,7 +63,8 @@ def test_a_kernel_that_is_refuted_for_another_size_fails_the_test(downstream, py
     tests = {test["test"]: test for test in json.loads((pytester.path / "report.json").read_text())["tests"]}
     (passed,) = (test for name, test in tests.items() if "with]" in name)
     outcomes = {proof["kernel"]: proof["outcomes"] for proof in passed["proofs"]}
-    assert [one["verdict"] for one in outcomes["with_mask"]] == ["proved"] * 3
+    # What a kernel means that the graph calls by its name is not known.
+    assert [one["verdict"] for one in outcomes["with_mask"]] == [*["proved"] * 3, "unknown"]
 
 
 TIME = """
@@ -143,7 +144,7 @@ def test_questions(regional, monkeypatch):
     ask, asked = Question.refute, []
     monkeypatch.setattr(Question, "refute", lambda self, *rest: asked.append(1) or ask(self, *rest))
     regional.run(lambda x: x.sin() * 3, regional.randn(40))
-    assert [one.verdict for kernel in regional.verified_kernels() for one in kernel.outcomes] == ["proved"] * 4
+    assert [one.verdict for kernel in regional.verified_kernels() for one in kernel.outcomes] == ["proved"] * 6
     print("questions:", "some" if asked else "none")
 """
 
