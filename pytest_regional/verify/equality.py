@@ -21,7 +21,7 @@ import z3
 
 from pytest_regional.verify import arithmetic as reals
 from pytest_regional.verify.builder import WRITE, Access
-from pytest_regional.verify.errors import NotVerifiableError
+from pytest_regional.verify.errors import NotVerifiableError, UndecidedError
 from pytest_regional.verify.holdings import Holding, InMemory, Part
 from pytest_regional.verify.lemmas import factors_of, monomials
 from pytest_regional.verify.question import Question
@@ -66,8 +66,11 @@ _COMBINED = {
     ANY: z3.Or,
 }
 
-# For one question among many.
-_SECONDS = 3.0
+# For one question among many, and for one that need not be answered.
+_SECONDS, _SHORT = 3.0, 0.5
+
+# Milliseconds for a question without products.
+_QUICK = 1000
 
 # Constants are computed in double precision, and printed as such.
 _ROUNDING = Fraction(1, 1 << 40)
@@ -331,18 +334,33 @@ class Equality:
         """Say whether a condition on integers holds wherever ``facts`` do."""
         return self._model(facts, z3.Not(goal)) is None
 
-    def possible(self, facts: Facts) -> bool:
-        """Say whether conditions on integers hold together."""
-        return self._model(facts, z3.BoolVal(True)) is not None
+    def excluded(self, facts: Facts, condition: Expression) -> bool:
+        """Say whether it is known without much thought that a condition does not hold where ``facts`` do.
 
-    def _model(self, facts: Facts, goal: Expression) -> z3.ModelRef | None:
+        Products of variables are left out of what is known, since z3 takes long to find values for them.
+        """
+        lower = self.question.lowering.of
+        given = [fact for fact in (*facts, *self.region.assumed) if not has_reals(fact)]
+        asked = [lower(part) for part in (*given, *self._read_by_kernel.values(), condition)]
+        known = self.question.closed(asked, self._facts_of_kernel)
+        context = z3.Context()
+        solver = z3.Solver(ctx=context)
+        solver.set("timeout", _QUICK)
+        solver.add(*(part.translate(context) for part in map(z3.simplify, (*asked, *known)) if is_linear(part)))
+        return bool(solver.check() == z3.unsat)
+
+    def possible(self, facts: Facts) -> bool:
+        """Say whether conditions on integers may hold together."""
+        return not self.excluded(facts, z3.BoolVal(True))
+
+    def _model(self, facts: Facts, goal: Expression, seconds: float = _SECONDS) -> z3.ModelRef | None:
         lower = self.question.lowering.of
         given = [fact for fact in (*facts, *self.region.assumed) if not has_reals(fact)]
         asked = [lower(part) for part in (*given, *self._read_by_kernel.values(), goal)]
         if z3.is_false(normal(asked[-1])):
             return None
         whole = self.question.deadline
-        self.question.deadline = min(whole, time.monotonic() + _SECONDS)
+        self.question.deadline = min(whole, time.monotonic() + seconds)
         try:
             return self.question.refute(asked, self.question.closed(asked, self._facts_of_kernel))
         finally:
@@ -456,8 +474,10 @@ class Equality:
             self.apart.insert(0, model)
         elif self._same_reals(one, other, facts):
             return
-        if (model := self._model(facts, z3.BoolVal(True))) is not None:
-            self.apart.append(model)
+        model = self._model(facts, z3.BoolVal(True))
+        if model is None:
+            return
+        self.apart.append(model)
         raise DifferentError(f"it computes {_short(one)}, the graph {_short(other)}")
 
     def _written_out(self, expression: Expression) -> Expression | None:
@@ -531,9 +551,18 @@ class Equality:
                 if solver.check() == z3.unsat:
                     return answer
             return None
-        if self.implied(facts, condition):
-            return True
-        return False if self.implied(facts, z3.Not(condition)) else None
+        for answer, side in ((True, z3.Not(condition)), (False, condition)):
+            if self.excluded(facts, side):
+                return answer
+        if all(map(is_linear, facts)):
+            return None
+        for answer, side in ((True, z3.Not(condition)), (False, condition)):
+            try:
+                if self._model(facts, side, _SHORT) is None:
+                    return answer
+            except UndecidedError:
+                continue
+        return None
 
     # Reads, sums and the like that are the same on both sides
 
@@ -816,6 +845,16 @@ def _coefficients(polynomial: Expression) -> list[Fraction]:
 def product(sizes: Iterable[Expression]) -> Expression:
     """Return how many places there are on axes of these sizes."""
     return functools.reduce(operator.mul, sizes, z3.IntVal(1))
+
+
+def is_linear(expression: Expression) -> bool:
+    """Say whether an expression has no products, quotients or powers of variables."""
+    return not any(
+        (z3.is_mul(part) and sum(constant(factor) is None for factor in _factors(part)) > 1)
+        or z3.is_app_of(part, z3.Z3_OP_POWER)
+        or ((z3.is_idiv(part) or z3.is_mod(part)) and constant(part.arg(1)) is None)
+        for part in parts_of([expression])
+    )
 
 
 def has_reals(expression: Expression) -> bool:
