@@ -14,18 +14,36 @@ import operator
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 import torch
 import z3
 
 from pytest_regional.verify import arithmetic as reals
+from pytest_regional.verify.adopted import Adopted
 from pytest_regional.verify.builder import WRITE, Access
 from pytest_regional.verify.errors import NotVerifiableError, UndecidedError
+from pytest_regional.verify.forms import (
+    atoms_of,
+    beyond_all,
+    condition_in,
+    conditions_in,
+    factors_in,
+    has_reals,
+    is_above,
+    is_below,
+    is_linear,
+    is_rounding,
+    neutral,
+    normal,
+    product,
+    short,
+)
 from pytest_regional.verify.holdings import Holding, InMemory, Part
-from pytest_regional.verify.lemmas import factors_of, monomials
+from pytest_regional.verify.layouts import divided_by_strides, larger_first
+from pytest_regional.verify.operators.calls import Place, of_type, shape_of
+from pytest_regional.verify.operators.places import digits
 from pytest_regional.verify.question import Question
-from pytest_regional.verify.region import Place, Region, digits, of_type, shape_of
+from pytest_regional.verify.region import Region
 from pytest_regional.verify.sizes import expression_of
 from pytest_regional.verify.symbols import (
     ANY,
@@ -41,18 +59,8 @@ from pytest_regional.verify.symbols import (
     folded,
     limits,
     parts_of,
-    symbols_of,
 )
 from pytest_regional.verify.wrappers import View
-
-
-def _is_below(atom: Expression) -> bool:
-    return bool(z3.is_lt(atom) or z3.is_ge(atom))
-
-
-def _is_above(atom: Expression) -> bool:
-    return bool(z3.is_gt(atom) or z3.is_le(atom))
-
 
 _MOST_SPLITS = 24
 _MOST_ORDERS = 24
@@ -72,103 +80,11 @@ _SECONDS, _SHORT = 3.0, 0.5
 # Milliseconds for a question without products.
 _QUICK = 1000
 
-# Constants are computed in double precision, and printed as such.
-_ROUNDING = Fraction(1, 1 << 40)
-
 Facts = tuple[Expression, ...]
 
 
 class DifferentError(NotVerifiableError):
     """Two values were not shown to be equal."""
-
-
-def neutral(kind: str, sort: z3.SortRef) -> Expression:
-    """Return what changes nothing when it is combined, as kernels and graphs name it."""
-    if kind == ANY:
-        return z3.BoolVal(False)
-    if kind in (SUM, PRODUCT):
-        number = int(kind == PRODUCT)
-        return z3.RealVal(number) if sort.eq(reals.REAL) else z3.IntVal(number)
-    if not sort.eq(reals.REAL):
-        raise NotVerifiableError(f"the {kind} of integers")
-    return reals.LOWEST if kind == LARGEST else reals.HIGHEST
-
-
-def normal(expression: Expression) -> Expression:
-    """Return an expression in the form that equal ones share more often."""
-    plain = z3.simplify(expression, som=True, sort_sums=True, arith_lhs=True)
-    pairs = [(part, joined) for part in parts_of([plain]) if (joined := _joined_powers(part)) is not None]
-    return z3.simplify(z3.substitute(plain, *pairs), som=True, sort_sums=True, arith_lhs=True) if pairs else plain
-
-
-def _joined_powers(expression: Expression) -> Expression | None:
-    """Return a product of several exponentials with one, or None if it is something else."""
-    if not z3.is_mul(expression):
-        return None
-    powers = [part for part in expression.children() if z3.is_app(part) and part.decl().name() == "exp"]
-    if len(powers) < 2:
-        return None
-    others = [part for part in expression.children() if not any(part.eq(power) for power in powers)]
-    exponent = z3.Sum([power.arg(0) for power in powers])
-    return functools.reduce(operator.mul, others, reals.function("exp", exponent))
-
-
-class _Adopted:
-    """Takes what another kernel computes into the scope of this one, as a function of one variable, its address.
-
-    Attributes:
-        scope: of this kernel.
-        reductions: where reductions of the other one are put, with new names.
-        place: the variable.
-    """
-
-    def __init__(self, scope: Scope, reductions: dict[str, Reduction], place: Expression) -> None:
-        self.scope = scope
-        self.reductions = reductions
-        self.place = place
-        self._numbers = itertools.count()
-
-    def value(self, other: Equality, value: Expression) -> Expression:
-        """Return a value that ``other`` computes.
-
-        Raises:
-            NotVerifiableError: it depends on more than the address.
-        """
-        pairs = [(part, self._reduction(other, part)) for part in other.reductions_in(value)]
-        found = z3.substitute(value, *pairs) if pairs else value
-        self._check(found, ())
-        return found
-
-    def _reduction(self, other: Equality, expression: Expression) -> Expression:
-        theirs = other.flat(expression)
-        scope, outer = self.scope, other.question.run.scope
-        pairs = []
-        for variable in theirs.bound:
-            _, low, high = outer.bounds[variable.decl().name()]
-            pairs.append((variable, scope.variable("part", low, high)))
-        # Sums of two variables that the other kernel has a name for need one here.
-        names = symbols_of([theirs.element])
-        for name, index in outer.indices.items():
-            own = {a.decl().name(): b for a, b in pairs}
-            base, lane = index.base.decl().name(), index.lane.decl().name()
-            if name in names and base in own and lane in own:
-                pairs.append((names[name], scope.index(own[base], own[lane])))
-        element = z3.substitute(theirs.element, *pairs) if pairs else theirs.element
-        bound = tuple(b for _, b in pairs[: len(theirs.bound)])
-        inner = [(part, self._reduction(other, part)) for part in other.reductions_in(element)]
-        element = z3.substitute(element, *inner) if inner else element
-        self._check(element, bound)
-        name = f"combined part#{len(self.reductions)}"
-        self.reductions[name] = Reduction(theirs.kind, (self.place,), bound, element)
-        return z3.Function(name, z3.IntSort(), element.sort())(self.place)
-
-    def _check(self, expression: Expression, bound: Sequence[Expression]) -> None:
-        allowed = {self.place.decl().name(), *(variable.decl().name() for variable in bound)}
-        for name in symbols_of([expression]):
-            index = self.scope.indices.get(name)
-            parts = {name} if index is None else {index.base.decl().name(), index.lane.decl().name()}
-            if "#" in name and name not in allowed and not parts <= allowed:
-                raise NotVerifiableError("a part of the work that depends on more than where it is written")
 
 
 class Equality:
@@ -203,6 +119,11 @@ class Equality:
         self._facts_of_kernel = 0
         self._splits = 0
 
+    @property
+    def scope(self) -> Scope:
+        """Return the kernel's variables."""
+        return self.question.run.scope
+
     # Memory
 
     def _in_memory(self, node: torch.fx.Node, place: Place) -> Expression | None:
@@ -225,7 +146,7 @@ class Equality:
             return z3.Function(name, z3.IntSort(), reals.REAL)(address)
         dtype = holding.node.meta["val"].dtype
         range = (0, 1) if dtype.itemsize == 1 and not dtype.is_signed else limits(dtype.itemsize * 8, dtype.is_signed)
-        return self.question.run.scope.function(name, z3.IntSort(), [address], range)
+        return self.scope.function(name, z3.IntSort(), [address], range)
 
     # What kernels compute
 
@@ -248,7 +169,7 @@ class Equality:
             return reals.number_of_kernel(name)
         if name in self._adopted or name.startswith("memory of "):
             return expression
-        if name in self.question.run.scope.reductions:
+        if name in self.scope.reductions:
             return self._of_reduction(expression)
         if name.startswith("loaded "):
             return self._read(name, expression)
@@ -302,7 +223,7 @@ class Equality:
         if writer is None:
             raise NotVerifiableError("a part of the work, by a kernel of which too little is known")
         place, value = writer.written(part)
-        adopted = _Adopted(self.question.run.scope, self._adopted, place)
+        adopted = Adopted(self.scope, self._adopted, place)
         return z3.substitute(adopted.value(writer, value), (place, address))
 
     def written(self, part: Part) -> tuple[Expression, Expression]:
@@ -316,7 +237,7 @@ class Equality:
             raise NotVerifiableError("a part of the work that is written several times")
         (store,) = stores
         address = z3.simplify(self.question.lowering.of(store.offset) + self.question.tensors[part.argument].start)
-        if not z3.is_const(address) or address.decl().name() not in self.question.run.scope.bounds:
+        if not z3.is_const(address) or address.decl().name() not in self.scope.bounds:
             raise NotVerifiableError("a part of the work at an address that is computed")
         self._facts_of_kernel = store.facts
         path, mask = self.translated(store.path), self.translated(store.mask)
@@ -398,7 +319,7 @@ class Equality:
         shape = shape_of(target.node)
         strides = [expression_of(stride) for stride in target.view.strides]
         offset = self.question.lowering.of(address - expression_of(target.view.start))
-        order = sorted(range(len(shape)), key=functools.cmp_to_key(functools.partial(_larger_first, strides, shape)))
+        order = sorted(range(len(shape)), key=functools.cmp_to_key(functools.partial(larger_first, strides, shape)))
         counted = digits(offset, [shape[axis] for axis in order])
         for place in (
             divided_by_strides(offset, strides),
@@ -448,13 +369,13 @@ class Equality:
         """
         one, other = self._matched(z3.simplify(one), z3.simplify(other), facts)
         one, other = self._settled(one, facts), self._settled(other, facts)
-        if normal(one).eq(normal(other)) or (one.sort().eq(reals.REAL) and _is_rounding(one, other)):
+        if normal(one).eq(normal(other)) or (one.sort().eq(reals.REAL) and is_rounding(one, other)):
             return
         written_out = self._written_out(other)
         if written_out is not None:
             self.same(one, written_out, facts)
             return
-        condition = _condition_in([one, other], whole=z3.is_int(one))
+        condition = condition_in([one, other], whole=z3.is_int(one))
         if condition is not None:
             self._splits += 1
             if self._splits > _MOST_SPLITS:
@@ -478,7 +399,7 @@ class Equality:
         if model is None:
             return
         self.apart.append(model)
-        raise DifferentError(f"it computes {_short(one)}, the graph {_short(other)}")
+        raise DifferentError(f"it computes {short(one)}, the graph {short(other)}")
 
     def _written_out(self, expression: Expression) -> Expression | None:
         """Return an expression of a graph with short sums, and the like, term by term; None if it has none."""
@@ -526,8 +447,8 @@ class Equality:
     def _settled(self, expression: Expression, facts: Facts) -> Expression:
         """Return an expression without the choices whose conditions are known."""
         pairs: list[tuple[Expression, Expression]] = []
-        for condition in _conditions([expression], whole=z3.is_int(expression)):
-            for part in _atoms(condition):
+        for condition in conditions_in([expression], whole=z3.is_int(expression)):
+            for part in atoms_of(condition):
                 known = self._decided(part, facts)
                 if known is not None:
                     pairs.append((part, z3.BoolVal(known)))
@@ -541,7 +462,7 @@ class Equality:
             if fact.eq(negated):
                 return False
         if has_reals(condition):
-            if (known := _beyond_all(condition)) is not None:
+            if (known := beyond_all(condition)) is not None:
                 return known
             given = [fact for fact in facts if has_reals(fact)]
             for answer, side in ((True, z3.Not(condition)), (False, condition)):
@@ -613,7 +534,7 @@ class Equality:
         if not z3.is_app(expression):
             return None
         name = expression.decl().name()
-        return self._adopted.get(name) or self.question.run.scope.reductions.get(name)
+        return self._adopted.get(name) or self.scope.reductions.get(name)
 
     def reductions_in(self, expression: Expression) -> list[Expression]:
         """Return what the kernel has combined and a value depends on, the outermost."""
@@ -671,10 +592,9 @@ class Equality:
 
     def _flat(self, expression: Expression) -> tuple[str, list[Expression], Expression]:
         """Return a kernel's reduction with its own variables, and with those of which it combines results."""
-        scope = self.question.run.scope
         name = expression.decl().name()
         adopted = self._adopted.get(name)
-        reduction = adopted or scope.reductions[name]
+        reduction = adopted or self.scope.reductions[name]
         pairs = [
             (formal, given)
             for formal, given in zip(reduction.arguments, expression.children(), strict=True)
@@ -682,11 +602,11 @@ class Equality:
         ]
         own = []
         for variable in reduction.bound:
-            _, low, high = scope.bounds[variable.decl().name()]
-            fresh = scope.variable(f"{variable.decl().name().partition('#')[0]} {next(self._numbers)}", low, high)
+            _, low, high = self.scope.bounds[variable.decl().name()]
+            fresh = self.scope.variable(f"{variable.decl().name().partition('#')[0]} {next(self._numbers)}", low, high)
             own.append(fresh)
             pairs.append((variable, fresh))
-        element = scope.replaced(reduction.element, pairs)
+        element = self.scope.replaced(reduction.element, pairs)
         element = element if adopted is not None else self.translated(element)
         conditions = []
         inner = element
@@ -701,7 +621,7 @@ class Equality:
                 inner = otherwise
             else:
                 break
-        factors = _factors(inner) if reduction.kind == SUM else [inner]
+        factors = factors_in(inner) if reduction.kind == SUM else [inner]
         sums = [factor for factor in factors if (found := self._own_reduction(factor)) and found.kind == reduction.kind]
         if len(sums) == 1:
             _, more, element = self._flat(sums[0])
@@ -722,7 +642,7 @@ class Equality:
             size = top
             if number:
                 # Of an inner axis the masks say where it ends.
-                ends = [end for part in _conditions([element]) for end in self._ends(part, variable)]
+                ends = [end for part in conditions_in([element]) for end in self._ends(part, variable)]
                 size = ends[0] if ends else top
                 if size is None:
                     raise NotVerifiableError("a reduction over several variables, one of which has no end")
@@ -733,12 +653,11 @@ class Equality:
 
     def _levels(self, bound: Sequence[Expression]) -> list[tuple[Expression, Expression | None]]:
         """Return the axes of a kernel's reduction, each with how many elements it may have; outer ones first."""
-        scope = self.question.run.scope
         left = list(bound)
         found: list[tuple[Expression, Expression | None]] = []
         while left:
             variable = left.pop(0)
-            _, low, high = scope.bounds[variable.decl().name()]
+            _, low, high = self.scope.bounds[variable.decl().name()]
             if constant(low) != 0:
                 raise NotVerifiableError("a reduction that does not begin with 0")
             if left:
@@ -746,25 +665,25 @@ class Equality:
                 pair = self._index_of(variable, following) or self._index_of(following, variable)
                 if pair is not None:
                     left.pop(0)
-                    _, _, blocks = scope.bounds[pair.base.decl().name()]
+                    _, _, blocks = self.scope.bounds[pair.base.decl().name()]
                     top = None if blocks is None else blocks * pair.width
-                    found.append((scope.index(pair.base, pair.lane), top))
+                    found.append((self.scope.index(pair.base, pair.lane), top))
                     continue
             found.append((variable, high))
         return found
 
     def _index_of(self, base: Expression, lane: Expression) -> Index | None:
-        indices = self.question.run.scope.indices.values()
+        indices = self.scope.indices.values()
         return next((index for index in indices if index.base.eq(base) and index.lane.eq(lane)), None)
 
     def _ends(self, condition: Expression, variable: Expression) -> list[Expression]:
         """Return what a variable has to be below for a condition to hold."""
         found = []
-        for atom in _atoms(condition):
+        for atom in atoms_of(condition):
             if atom.num_args() != 2 or not z3.is_int(atom.arg(0)):
                 continue
             left, right = self.question.lowering.of(atom.arg(0)), self.question.lowering.of(atom.arg(1))
-            for below, end, is_end in ((left, right, _is_below), (right, left, _is_above)):
+            for below, end, is_end in ((left, right, is_below), (right, left, is_above)):
                 if below.eq(variable) and is_end(atom) and self.question.lowering.is_of_sizes(end):
                     found.append(end)
         return found
@@ -779,145 +698,5 @@ class _Level:
     inner: bool
 
 
-def _larger_first(strides: Sequence[Expression], shape: Place, one: int, other: int) -> int:
-    """Compare axes by their strides, as far as these are known; an axis of size 1 comes first."""
-    if constant(shape[one]) == 1 or constant(shape[other]) == 1:
-        return int(constant(shape[other]) == 1) - int(constant(shape[one]) == 1)
-    left, right = constant(z3.simplify(strides[one])), constant(z3.simplify(strides[other]))
-    if left is not None and right is not None:
-        return int(right) - int(left)
-    return len(symbols_of([strides[other]])) - len(symbols_of([strides[one]])) or one - other
-
-
-def divided_by_strides(offset: Expression, strides: Sequence[Expression]) -> Place | None:
-    """Return what each stride is multiplied by in an offset, term by term; None if some term has none of them.
-
-    A term belongs to the largest stride that divides it.
-    """
-    factors = [factors_of(stride) for stride in strides]
-    sizes = [(0, 0) if part is None else (sum(part[1].values()), part[0]) for part in factors]
-    order = sorted(range(len(strides)), key=lambda axis: sizes[axis], reverse=True)
-    found: list[Expression] = [z3.IntVal(0) for _ in strides]
-    for number, atoms, named in monomials(offset):
-        for axis in order:
-            part = factors[axis]
-            if part is None or not part[0] or part[1] - atoms:
-                continue
-            whole = not atoms and not part[1]
-            if number % part[0] and not whole:
-                continue
-            product_of: Expression = z3.IntVal(number // part[0])
-            for name, power in (atoms - part[1]).items():
-                product_of = product_of * functools.reduce(operator.mul, [named[name]] * power)
-            found[axis] = found[axis] + product_of
-            number = number % part[0] if whole else 0
-            if not number:
-                break
-        else:
-            return None
-    return tuple(map(z3.simplify, found))
-
-
-def _is_rounding(one: Expression, other: Expression) -> bool:
-    """Say whether two polynomials differ by no more than the rounding of their constants, if at all."""
-    largest = max(map(abs, _coefficients(normal(one))))
-    return max(map(abs, _coefficients(normal(one - other)))) <= largest * _ROUNDING
-
-
-def _factors(expression: Expression) -> list[Expression]:
-    if z3.is_mul(expression):
-        return [factor for part in expression.children() for factor in _factors(part)]
-    return [expression]
-
-
-def _coefficients(polynomial: Expression) -> list[Fraction]:
-    terms = polynomial.children() if z3.is_add(polynomial) else [polynomial]
-    found = []
-    for term in terms:
-        factor = term.arg(0) if z3.is_mul(term) else term
-        if z3.is_rational_value(factor):
-            found.append(Fraction(factor.as_fraction()))
-        else:
-            found.append(Fraction(1))
-    return found
-
-
-def product(sizes: Iterable[Expression]) -> Expression:
-    """Return how many places there are on axes of these sizes."""
-    return functools.reduce(operator.mul, sizes, z3.IntVal(1))
-
-
-def is_linear(expression: Expression) -> bool:
-    """Say whether an expression has no products, quotients or powers of variables."""
-    return not any(
-        (z3.is_mul(part) and sum(constant(factor) is None for factor in _factors(part)) > 1)
-        or z3.is_app_of(part, z3.Z3_OP_POWER)
-        or ((z3.is_idiv(part) or z3.is_mod(part)) and constant(part.arg(1)) is None)
-        for part in parts_of([expression])
-    )
-
-
-def has_reals(expression: Expression) -> bool:
-    """Say whether an expression depends on real numbers."""
-    return any(part.sort().eq(reals.REAL) for part in parts_of([expression]))
-
-
 def _names_types(name: str) -> bool:
     return "_fp" in name or "_bf16" in name
-
-
-def _beyond_all(condition: Expression) -> bool | None:
-    """Return what a comparison with an infinity says, or None if it is something else."""
-    if condition.num_args() != 2:
-        return None
-    for ends, other in (condition.children(), condition.children()[::-1]):
-        lowest, highest = ends.eq(reals.LOWEST), ends.eq(reals.HIGHEST)
-        if not (lowest or highest) or any(part.decl().name().startswith("float ") for part in _constants(other)):
-            continue
-        if z3.is_eq(condition):
-            return False
-        below = z3.is_le(condition) or z3.is_lt(condition)
-        if not below and not (z3.is_ge(condition) or z3.is_gt(condition)):
-            return None
-        return bool((below == lowest) == ends.eq(condition.arg(0)))
-    return None
-
-
-def _constants(expression: Expression) -> list[Expression]:
-    return [part for part in parts_of([expression]) if z3.is_const(part)]
-
-
-def _is_choice(part: Expression, whole: bool) -> bool:
-    """Say whether an expression is one of two values; between integers if ``whole``, or if numbers decide."""
-    return z3.is_app_of(part, z3.Z3_OP_ITE) and (whole or not z3.is_int(part) or has_reals(part.arg(0)))
-
-
-def _conditions(expressions: Sequence[Expression], whole: bool = False) -> list[Expression]:
-    """Return what choices depend on, the innermost last; of those between integers if ``whole``."""
-    found = []
-    for part in parts_of(expressions):
-        if _is_choice(part, whole):
-            found.append(part.arg(0))
-        elif z3.is_bool(part) and part.sort().eq(z3.BoolSort()) and any(part.eq(e) for e in expressions):
-            found.append(part)
-    return found
-
-
-def _atoms(condition: Expression) -> list[Expression]:
-    """Return the comparisons that a condition is made of."""
-    if any(map(z3.is_bool, condition.children())):
-        return [atom for part in condition.children() for atom in _atoms(part)]
-    return [] if z3.is_true(condition) or z3.is_false(condition) else [condition]
-
-
-def _condition_in(expressions: Sequence[Expression], whole: bool) -> Expression | None:
-    """Return a comparison on which a choice depends, and that depends on no other choice."""
-    for condition in _conditions(expressions, whole):
-        for atom in _atoms(condition):
-            if not any(_is_choice(part, whole) for part in parts_of([atom])):
-                return atom
-    return None
-
-
-def _short(expression: Expression) -> str:
-    return " ".join(str(expression).split())[:120]

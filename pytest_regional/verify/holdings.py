@@ -15,7 +15,7 @@ import z3
 
 from pytest_regional.verify.buffers import Effects
 from pytest_regional.verify.errors import NotVerifiableError
-from pytest_regional.verify.region import Place, is_tensor, shape_of
+from pytest_regional.verify.operators.calls import Place, is_tensor, shape_of
 from pytest_regional.verify.sizes import expression_of
 from pytest_regional.verify.symbols import Expression, constant
 from pytest_regional.verify.wrappers import INPUT, Contents, Graph, OperatorCall, SymbolicLaunch, View, WrapperRun

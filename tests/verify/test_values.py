@@ -37,7 +37,17 @@ RIGHT = (
     "total",
     "two stages",
 )
-RIGHT_FOR_ALL_SIZES = ("pointwise", "even", "gather", "roll", "layer norm")
+RIGHT_FOR_ALL_SIZES = (
+    "pointwise",
+    "transposed",
+    "even",
+    "softmax",
+    "sums",
+    "gather",
+    "roll",
+    "layer norm",
+    "two stages",
+)
 UNKNOWN = {"scan": "scanned, of which nothing is known", "scatter": "values that are added up in memory"}
 
 
