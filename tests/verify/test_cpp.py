@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +16,7 @@ import sympy
 import torch
 from torch.utils._sympy.functions import FloorDiv
 
+from pytest_regional._torch import torch_version
 from pytest_regional._torch.cpp_loops import IN_A_ROW, SAME, RawBody, RawKernel, RawNest
 from pytest_regional.verify import PROVED, REFUTED, UNKNOWN, cpp
 from pytest_regional.verify.cpp import verify_kernel
@@ -424,3 +428,19 @@ def test_an_equal_kernel_is_verified_once(monkeypatch):
     first = verify_kernel(kernel)
     monkeypatch.setattr(cpp, "_outcomes", None)
     assert verify_kernel(replace(kernel, name="another")) == replace(first, kernel="another")
+
+
+@pytest.mark.skipif(torch_version() < (2, 13), reason="shown of 2.13.0 and 2.15.0")
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="no vectors")
+@pytest.mark.xfail(strict=True, reason="PyTorch: a load under a mask reads a whole vector at the end (reads_behind.py)")
+def test_nothing_is_read_behind_an_input(tmp_path):
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.verify.reads_behind"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "room behind it: True" in ran.stdout, ran.stderr
+    assert ran.returncode == 0

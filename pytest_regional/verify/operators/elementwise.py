@@ -164,20 +164,13 @@ def _counted(call: Call) -> Expression:
     return call.size(start) + call.place[0] * call.size(step)
 
 
-def _ranged(first: int) -> Callable[[Call], Expression]:
-    """Return the meaning of ``arange``, of which position ``first`` is where it starts, if any."""
-
-    def meaning(call: Call) -> Expression:
-        start = number_of(call.arguments[0]) if first >= 0 else z3.IntVal(0)
-        step = number_of(call.given(2, "step", 1)) if first >= 0 else z3.IntVal(1)
-        at = call.place[0]
-        return (
-            start + at * step
-            if z3.is_int(start) and z3.is_int(step)
-            else reals.as_real(start) + z3.ToReal(at) * reals.as_real(step)
-        )
-
-    return meaning
+def _ranged(call: Call) -> Expression:
+    """Return the meaning of ``arange``, which is given an end, or a start and an end, and perhaps a step."""
+    given = list(map(number_of, call.arguments))
+    start = given[0] if len(given) > 1 else z3.IntVal(0)
+    step = given[2] if len(given) > 2 else number_of(call.node.kwargs.get("step", 1))
+    start, step, at = together(start, step, call.place[0])
+    return start + at * step
 
 
 # What kernels call by the same name, and of which nothing else needs to be known.
@@ -265,6 +258,6 @@ ELEMENTWISE: dict[str, Callable[[Call], Expression]] = {
     **dict.fromkeys(("aten::zeros", "aten::zeros_like", "aten::new_zeros"), _constant(0)),
     **dict.fromkeys(("aten::ones", "aten::ones_like", "aten::new_ones"), _constant(1)),
     "prims::iota": _counted,
-    "aten::arange": _ranged(-1),
+    "aten::arange": _ranged,
 }
 """What operators mean, by their names; overloads mean the same with other arguments."""
