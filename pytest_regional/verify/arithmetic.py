@@ -115,6 +115,8 @@ _OPERATIONS: dict[str, Callable[..., Expression]] = {
     "divide": divided,
     "negative": lambda a: -a,
     "fma": lambda a, b, c: a * b + c,
+    "fmul_rn": lambda a, b: a * b,
+    "fadd_rn": lambda a, b: a + b,
     "fabs": absolute,
     "abs": absolute,
     "absolute": absolute,

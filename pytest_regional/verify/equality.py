@@ -518,11 +518,15 @@ class Equality:
             seen.add(part.get_id())
             name = part.decl().name()
             is_read = name.startswith("memory of ") and part.sort().eq(reals.REAL)
-            whole = z3.is_to_real(part) and not any(self._reduction(inner) for inner in parts_of([part]))
+            whole = z3.is_to_real(part) and not any(map(self._is_of_numbers, parts_of(part.children())))
             if is_read or whole or self._reduction(part) is not None:
                 yield part
             else:
                 stack.extend(part.children())
+
+    def _is_of_numbers(self, expression: Expression) -> bool:
+        """Say whether something is compared by itself if it is found in an integer."""
+        return expression.sort().eq(reals.REAL) or self._reduction(expression) is not None
 
     def _reduction(self, expression: Expression) -> Reduction | None:
         if not z3.is_app(expression):

@@ -11,7 +11,7 @@ from pytest_regional.verify.outcomes import VALUES
 from tests.verify.planted import DYNAMIC, STATIC, compiled, seen, verified
 from tests.verify.wrong_values import NOT_FOLLOWED, WRONG_VALUES
 
-SECONDS = 20.0
+SECONDS = 60.0
 CONFIGS = 1
 TEXTS = ("is not what the graph computes", "out-of-bounds")
 RIGHT = (
@@ -37,17 +37,7 @@ RIGHT = (
     "total",
     "two stages",
 )
-RIGHT_FOR_ALL_SIZES = (
-    "pointwise",
-    "transposed",
-    "even",
-    "softmax",
-    "sums",
-    "gather",
-    "roll",
-    "layer norm",
-    "two stages",
-)
+RIGHT_FOR_ALL_SIZES = ("pointwise", "transposed", "even", "sums", "gather", "roll", "layer norm")
 UNKNOWN = {"scan": "scanned, of which nothing is known", "scatter": "values that are added up in memory"}
 
 
