@@ -145,7 +145,7 @@ class Equality:
         if is_float:
             return z3.Function(name, z3.IntSort(), reals.REAL)(address)
         dtype = holding.node.meta["val"].dtype
-        range = (0, 1) if dtype.itemsize == 1 and not dtype.is_signed else limits(dtype.itemsize * 8, dtype.is_signed)
+        range = (0, 1) if dtype == torch.bool else limits(dtype.itemsize * 8, dtype.is_signed)
         return self.scope.function(name, z3.IntSort(), [address], range)
 
     # What kernels compute
@@ -308,7 +308,8 @@ class Equality:
             raise NotVerifiableError(f"{access.argument} is written nowhere in a tensor")
         _, fits = self.question.lowered(access.value)
         lowered = [self.question.lowering.of(fact) for fact in (access.path, access.mask)]
-        if fits and self.question.refute([*lowered, z3.Not(z3.And(*fits))], self.question.closed([*lowered, *fits])):
+        wraps = [*lowered, z3.Not(z3.And(*fits))]
+        if fits and self.question.refute(wraps, self.question.closed(wraps, access.facts)) is not None:
             raise NotVerifiableError("an integer among the values may overflow")
         dtype = target.node.meta["val"].dtype
         written = of_type(self.translated(access.value), dtype)

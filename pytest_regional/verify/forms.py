@@ -50,8 +50,9 @@ def _joined_powers(expression: Expression) -> Expression | None:
 
 def is_rounding(one: Expression, other: Expression) -> bool:
     """Say whether two polynomials differ by no more than the rounding of their constants, if at all."""
-    largest = max(map(abs, _coefficients(normal(one))))
-    return max(map(abs, _coefficients(normal(one - other)))) <= largest * _ROUNDING
+    own = _coefficients(normal(one))
+    apart = _coefficients(normal(one - other))
+    return all(abs(number) <= abs(own.get(term, Fraction(0))) * _ROUNDING for term, number in apart.items())
 
 
 def factors_in(expression: Expression) -> list[Expression]:
@@ -61,15 +62,18 @@ def factors_in(expression: Expression) -> list[Expression]:
     return [expression]
 
 
-def _coefficients(polynomial: Expression) -> list[Fraction]:
+def _coefficients(polynomial: Expression) -> dict[str, Fraction]:
+    """Return the number of each term, by the text of what it is multiplied by."""
     terms = polynomial.children() if z3.is_add(polynomial) else [polynomial]
-    found = []
+    found: dict[str, Fraction] = {}
     for term in terms:
-        factor = term.arg(0) if z3.is_mul(term) else term
-        if z3.is_rational_value(factor):
-            found.append(Fraction(factor.as_fraction()))
-        else:
-            found.append(Fraction(1))
+        number, rest = Fraction(1), []
+        for factor in factors_in(term):
+            if z3.is_rational_value(factor):
+                number *= Fraction(factor.as_fraction())
+            else:
+                rest.append(factor.sexpr())
+        found[" ".join(sorted(rest))] = number
     return found
 
 

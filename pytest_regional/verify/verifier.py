@@ -37,6 +37,8 @@ _LARGEST = 1 << 49
 
 DEFAULT_SECONDS = 20.0
 
+_MAY_OVERFLOW = "an index may overflow, as memory safety is not proved"
+
 GRAPH = "all kernels of a graph"
 """Stands in the place of a kernel's name where nothing is known of the code that launches them."""
 
@@ -179,6 +181,9 @@ def _with(found: Verified, outcome: Outcome | None) -> Verified:
     """Return what was found out, with one outcome more."""
     if outcome is None:
         return found
+    unsafe = any(one.property == MEMORY and one.verdict != PROVED for one in found.outcomes)
+    if outcome.verdict == PROVED and unsafe:
+        outcome = replace(outcome, verdict=UNKNOWN, reason=_MAY_OVERFLOW)
     return replace(found, outcomes=(*found.outcomes, outcome), seconds=found.seconds + outcome.seconds)
 
 
@@ -267,7 +272,7 @@ def _outcomes(launch: SymbolicLaunch, number: int, question: Question, required:
     replayed = functools.partial(_replayed, launch, question, number)
     memory, races = replayed(memory_safe(question)), replayed(race_free(question))
     if memory.verdict != PROVED and races.verdict == PROVED:
-        races = replace(races, verdict=UNKNOWN, reason="an index may overflow, as memory safety is not proved")
+        races = replace(races, verdict=UNKNOWN, reason=_MAY_OVERFLOW)
     safe = [memory, races]
     yield from safe
     for argument in required:

@@ -81,6 +81,7 @@ _APART = {"square"}
 PROGRAMS: dict[str, Program] = {
     **{name: SMALL_PROGRAMS[name] for name in ("pointwise", "transposed", "scatter", "column means", "products")},
     "even": Program(lambda a, b: (a * 2 + b, a.sin()), _drawn((1024,), (1024,))),
+    "bytes": Program(lambda a: a + 1, (torch.arange(1000).to(torch.uint8),)),
     "square": Program(lambda a, b: a.t() + b, _drawn((64, 64), (64, 64))),
     "softmax": Program(lambda a: a.softmax(1), _drawn((16, 256))),
     "sums": Program(lambda a: a.sum(1), _drawn((16, 4096))),

@@ -89,6 +89,17 @@ def test_what_is_not_followed_is_not_proved(emulation, made):
     assert "carried, of which nothing is known" in [outcome.reason for outcome in values]
 
 
+def test_bytes_are_no_truth_values(emulation):
+    """Of what is true of 0 and 1 alone nothing is proved."""
+    code = compiled(emulation, "bytes", STATIC)
+    right = values_of(verified(emulation, code, code.source, SECONDS, CONFIGS, values=True))
+    broken = code.source.replace("tmp0 + tmp1", "tl.where(tmp0 > 1, tmp0, tmp0 + tmp1)")
+    wrong = values_of(verified(emulation, code, broken, SECONDS, CONFIGS, values=True))
+    assert broken != code.source
+    assert [outcome.verdict for outcome in right] == [PROVED, PROVED]
+    assert [outcome.verdict for outcome in wrong] != [PROVED, PROVED]
+
+
 def test_the_corpus_is_large_enough():
     names = [str(fault) for fault in WRONG_VALUES]
     assert len(set(names)) == len(names) >= 40
