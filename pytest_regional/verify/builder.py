@@ -49,7 +49,7 @@ class Access:
         order: how many accesses come before it in a program.
         facts: how many of the scope's facts are known when it happens; what stops the kernel later does not prevent it.
         line: its line in the kernel.
-        value: what a store writes.
+        value: what a store writes, if that is one value.
     """
 
     kind: str

@@ -295,7 +295,8 @@ class Equality:
             NotVerifiableError: a part of one side has no meaning here.
         """
         self._facts_of_kernel = access.facts
-        assert access.value is not None
+        if access.value is None:
+            raise NotVerifiableError("one of several values, on paths that a loop parts")
         address = self.translated(access.offset) + self.question.tensors[access.argument].start
         facts: list[Expression] = [self.translated(access.path), self.translated(access.mask)]
         place = self._place_at(address, target, tuple(facts))

@@ -158,16 +158,18 @@ def _joined(one: Access, other: Access) -> Access | None:
         return None
     differ = [n for n, (a, b) in enumerate(zip(one.conditions, other.conditions, strict=True)) if not a.eq(b)]
     one = replace(one, facts=min(one.facts, other.facts))
-    same_value = one.value is other.value or (one.value is not None and one.value.eq(other.value))
+    known = one.value is not None and other.value is not None
+    same_value = one.value is other.value or (known and one.value.eq(other.value))  # type: ignore[union-attr]
     if not differ:
-        return one if same_value else None
+        # Nothing tells which of two values it is, where paths join that a loop has parted.
+        return one if same_value else replace(one, value=None)
     if len(differ) > 1:
         return None
     (place,) = differ
     left, right = one.conditions[place], other.conditions[place]
     if not (z3.Not(left).eq(right) or z3.Not(right).eq(left)):
         return None
-    value = one.value if same_value else z3.If(left, one.value, other.value)
+    value = one.value if same_value else z3.If(left, one.value, other.value) if known else None
     return replace(one, conditions=(*one.conditions[:place], *one.conditions[place + 1 :]), value=value)
 
 
