@@ -176,10 +176,12 @@ class Holdings:
         return "an input that the graph does not write"
 
     def _laid_out(self, node: torch.fx.Node, view: View) -> InMemory:
+        if not is_tensor(node):
+            return "a value that is no tensor"
         try:
             sizes, shape = [expression_of(size) for size in view.sizes], shape_of(node)
-        except (NotVerifiableError, AttributeError):
-            return "a value that is no tensor"
+        except NotVerifiableError as error:
+            return f"a buffer of {error}"
         same = len(sizes) == len(shape) and all(
             constant(z3.simplify(a - b, som=True)) == 0 for a, b in zip(sizes, shape, strict=True)
         )
