@@ -223,7 +223,7 @@ def difference_of_graph(graph: Graph, emulation: Emulation, seconds: float, size
     Args:
         graph: the code, and the graph.
         emulation: where the code runs.
-        seconds: to find sizes.
+        seconds: to find sizes, and for the run.
         sizes: those that are chosen; the others are what the guards allow with them.
 
     Returns:
@@ -231,19 +231,25 @@ def difference_of_graph(graph: Graph, emulation: Emulation, seconds: float, size
 
     Raises:
         NotVerifiableError: one of both cannot be run on inputs that are drawn.
+        UndecidedError: there is no time left.
     """
     assert graph.module is not None
     if graph.undefined or any(map(_draws_numbers, graph.module.graph.nodes)):
         raise NotVerifiableError("the graph has values that are drawn, or not defined")
+    deadline = time.monotonic() + seconds
     chosen = _sizes_of(graph, seconds, sizes)
     try:
-        computed = _called(graph, _drawn(graph, chosen), emulation, lambda value, _: value)
+        with emulation.memory.until(_deadline(deadline, seconds)):
+            computed = _called(graph, _drawn(graph, chosen), emulation, lambda value, _: value)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             expected = torch.fx.Interpreter(graph.module).run(*_drawn(graph, chosen), enable_io_processing=False)
     except MemoryFaultError as fault:
         return str(fault)
+    except EmulationTimeoutError as error:
+        raise UndecidedError(str(error)) from error
     except Exception as error:
+        # As above; and the graph may hold kernels that only a GPU runs.
         raise NotVerifiableError(f"it fails on drawn inputs: {type(error).__name__}: {error}") from error
     pairs = [(f"output {n}", a, b) for n, (a, b) in enumerate(zip(computed, expected, strict=True))]
     told = [name for name, one, other in pairs if _differ(one, other)]
