@@ -24,7 +24,16 @@ from pytest_regional.verify.outcomes import COVERAGE, RACES, Counterexample
 from pytest_regional.verify.question import Question, Tensor
 from pytest_regional.verify.sizes import Size
 from pytest_regional.verify.symbols import Scope, evaluated, symbols_of
-from pytest_regional.verify.wrappers import NAMED, REUSED, Graph, SymbolicLaunch, TensorInput, View, with_reuse_marked
+from pytest_regional.verify.wrappers import (
+    ASSERTED,
+    NAMED,
+    REUSED,
+    Graph,
+    SymbolicLaunch,
+    TensorInput,
+    View,
+    with_reuse_marked,
+)
 
 _MOST_TRACKED = 1 << 24
 """The most elements of a tensor of which it is remembered who wrote them."""
@@ -284,7 +293,7 @@ def _called(graph: Graph, inputs: list[Any], emulation: Emulation, reused: Calla
     call = graph.call
     plain = getattr(call, "__func__", call)
     marked = graph.marked.get(plain) or with_reuse_marked(plain)
-    names = {**plain.__globals__, REUSED: reused, NAMED: lambda _, value: value}
+    names = {**plain.__globals__, REUSED: reused, NAMED: lambda _, value: value, ASSERTED: bool}
     made: Any = types.FunctionType(marked.__code__, names, plain.__name__, plain.__defaults__, plain.__closure__)
     if plain is not call:
         made = types.MethodType(made, call.__self__)

@@ -28,7 +28,6 @@ from pytest_regional.verify.question import Question, Tensor, decided, reachable
 from pytest_regional.verify.races import race_free
 from pytest_regional.verify.replay import Replay, fault_of_graph
 from pytest_regional.verify.sizes import Size, expression_of, largest
-from pytest_regional.verify.symbols import Expression
 from pytest_regional.verify.values import ValuesOfGraph
 from pytest_regional.verify.wrappers import Graph, SymbolicLaunch, View, graph_of, run_wrapper
 
@@ -159,9 +158,9 @@ def verify_graph(
     Raises:
         NotVerifiableError: the generated code does something that is not known; nothing is proved of its kernels.
     """
-    decide = functools.partial(decided, known=graph.known, seconds=seconds)
-    run = run_wrapper(graph, named_arguments, decide)
-    kernels = {launch.order: _run_all(launch, graph.known, seconds) for launch in run.launches}
+    run = run_wrapper(graph, named_arguments, functools.partial(decided, seconds=seconds))
+    graph = replace(graph, known=run.known)
+    kernels = {launch.order: _run_all(launch, seconds) for launch in run.launches}
     effects = {order: _effects(runs[0]) for order, runs in kernels.items()}
     flow = BufferFlow(run, effects, graph.donated)
     values = ValuesOfGraph(graph, run, effects, kernels, emulation, seconds, store)
@@ -187,12 +186,12 @@ def _with(found: Verified, outcome: Outcome | None) -> Verified:
     return replace(found, outcomes=(*found.outcomes, outcome), seconds=found.seconds + outcome.seconds)
 
 
-def _run_all(launch: SymbolicLaunch, known: Sequence[Expression], seconds: float) -> list[Question | str]:
+def _run_all(launch: SymbolicLaunch, seconds: float) -> list[Question | str]:
     """Run a kernel on symbols with each configuration; return the questions about it, or why there are none."""
     found: list[Question | str] = []
     for config in launch.tuner.configs:
         try:
-            found.append(question_of(launch, config, known, seconds))
+            found.append(question_of(launch, config, seconds))
         except NotVerifiableError as error:
             found.append(str(error))
     return found
@@ -323,6 +322,11 @@ def _replayed(launch: SymbolicLaunch, question: Question, number: int, outcome: 
     """Return a refutation with what the emulator says to it; if it finds nothing, nothing is known."""
     if outcome.verdict != REFUTED or outcome.counterexample is None:
         return outcome
+    unbacked = sorted(launch.unbacked & outcome.counterexample.sizes.keys())
+    if unbacked:
+        # Data may not allow what the code does not assert.
+        reason = f"{outcome.reason}; no replay: data determine {', '.join(unbacked)}"
+        return replace(outcome, verdict=UNKNOWN, reason=reason)
     try:
         fault = Replay(launch, question, outcome.counterexample).fault(outcome.property, number, argument)
     except (NotVerifiableError, KeyError, MemoryError) as error:
@@ -332,7 +336,7 @@ def _replayed(launch: SymbolicLaunch, question: Question, number: int, outcome: 
     return replace(outcome, reason=f"{outcome.reason}: {fault}")
 
 
-def question_of(launch: SymbolicLaunch, config: Any, known: Sequence[Expression], seconds: float) -> Question:
+def question_of(launch: SymbolicLaunch, config: Any, seconds: float) -> Question:
     """Run a kernel on symbols; return the questions about it.
 
     Raises:
@@ -370,7 +374,7 @@ def question_of(launch: SymbolicLaunch, config: Any, known: Sequence[Expression]
     fits = [tensor.span() * tensor.width <= _LARGEST for tensor in tensors.values()]
     # A larger grid is not launched at all.
     fits += [size <= limit for size, limit in zip(grid, GRID_LIMITS, strict=False)]
-    question = Question(run, tensors, [*known, *fits], seconds)
+    question = Question(run, tensors, [*launch.known, *fits], seconds)
     question.numbers = {
         name: (arguments[name], *limits)
         for name in numbers.keys() & signature.keys()

@@ -23,13 +23,16 @@ from pytest_regional.emulation.backend import GeneratedGraph
 from pytest_regional.verify.errors import NotVerifiableError
 from pytest_regional.verify.question import Tensor
 from pytest_regional.verify.sizes import Decide, Size, expression_of, from_sympy, known_from, largest, smallest
-from pytest_regional.verify.symbols import Expression
+from pytest_regional.verify.symbols import Expression, limits
 
 REUSED = "__reused"
 """The name under which generated code that was changed calls what gives memory to another buffer."""
 
 NAMED = "__named"
 """The name under which generated code that was changed calls what tells a buffer its name."""
+
+ASSERTED = "__asserted"
+"""The name under which generated code that was changed calls what notes a condition, without which it raises."""
 
 INPUT = "input "
 """What the names of memory begin with that the graph is given; the number of the input follows."""
@@ -167,6 +170,29 @@ class Contents:
     complete: bool = False
 
 
+class FromData:
+    """An integer that the code takes out of a tensor; it is a size, once it has a name.
+
+    Attributes:
+        low: the smallest that it may be.
+        high: the largest.
+        read: the tensor whose element it is, if it is one.
+    """
+
+    def __init__(self, low: int, high: int, read: View | None = None) -> None:
+        self.low = low
+        self.high = high
+        self.read = read
+
+    def __bool__(self) -> bool:
+        raise NotVerifiableError("a branch on what a tensor holds in the code that launches kernels")
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self)
+
+    __hash__ = None  # type: ignore[assignment]  # equal ones are not known to be
+
+
 class View:
     """Stands for a tensor in the code that launches kernels.
 
@@ -231,6 +257,17 @@ class View:
         """Return its strides, or that of one axis."""
         return self.strides if axis is None else self.strides[axis]
 
+    def item(self) -> FromData:
+        """Return its only element.
+
+        Raises:
+            NotVerifiableError: it is not known to be an integer.
+        """
+        dtype = self.dtype
+        if dtype is None or dtype == torch.bool or dtype.is_floating_point or dtype.is_complex:
+            raise NotVerifiableError(f"a {dtype} that the code that launches kernels takes out of a tensor")
+        return FromData(*limits(dtype.itemsize * 8, dtype.is_signed), self)
+
     def place(self) -> tuple[str, ...]:
         """Return what tells it from other tensors in the same memory."""
         numbers = (self.start, *self.sizes, *self.strides)
@@ -270,6 +307,10 @@ class _Result(View):
         self.known = False
         self.parts: dict[Any, _Result] = {}
 
+    def size(self, axis: int | None = None) -> Any:
+        """Return one of its sizes; before the code asserts them, the operator may have chosen any."""
+        return super().size(axis) if self.known or axis is None else FromData(0, limits(64, signed=True)[1])
+
     def __getitem__(self, key: Any) -> Any:
         return self.parts.setdefault(key, _Result(f"{self.storage.name}[{key}]"))
 
@@ -292,11 +333,15 @@ class SymbolicLaunch:
         tuner: Inductor's ``CachingAutotuner``.
         arguments: what it was given, by the name of the parameter: views, sizes, numbers.
         order: how many launches and operators came before.
+        known: what is known of the sizes when it is launched.
+        unbacked: names of the sizes that data determine.
     """
 
     tuner: Any
     arguments: Mapping[str, Any]
     order: int
+    known: Sequence[Expression] = ()
+    unbacked: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -325,12 +370,16 @@ class WrapperRun:
         inputs: the tensors that it is given, by their positions.
         outputs: the tensors that it returns.
         reused_inputs: positions of inputs whose memory other buffers are given.
+        known: what guards say of the sizes, and what the code has asserted by now.
+        unbacked: names of the sizes that data determine, as PyTorch calls them.
     """
 
     steps: list[SymbolicLaunch | OperatorCall] = field(default_factory=list)
     inputs: dict[int, View] = field(default_factory=dict)
     outputs: list[View] = field(default_factory=list)
     reused_inputs: list[int] = field(default_factory=list)
+    known: list[Expression] = field(default_factory=list)
+    unbacked: set[str] = field(default_factory=set)
 
     @property
     def launches(self) -> list[SymbolicLaunch]:
@@ -339,29 +388,32 @@ class WrapperRun:
 
 
 def run_wrapper(
-    graph: Graph, name_arguments: Callable[[Any, Sequence[Any]], dict[str, Any]], decide: Decide
+    graph: Graph,
+    name_arguments: Callable[[Any, Sequence[Any]], dict[str, Any]],
+    decided: Callable[[Expression, Sequence[Expression]], bool],
 ) -> WrapperRun:
     """Run generated code on symbols.
 
     Args:
         graph: the code, and its inputs.
         name_arguments: gives the arguments of a launch their names, for a tuner.
-        decide: says whether a condition on sizes holds.
+        decided: says whether a condition on sizes holds, by what is known of them.
 
     Raises:
         NotVerifiableError: it does something that is not known here.
     """
-    run = _Run(name_arguments, decide, graph.marked)
+    result = WrapperRun(known=list(graph.known))
+    run = _Run(result, name_arguments, lambda condition: decided(condition, result.known), graph.marked)
     given = [run.given(f"{INPUT}{number}", value) for number, value in enumerate(graph.inputs)]
-    run.result.inputs = {number: value for number, value in enumerate(given) if isinstance(value, View)}
+    result.inputs = {number: value for number, value in enumerate(given) if isinstance(value, View)}
     try:
         returned = run.function(graph.call)(given)
     except NotVerifiableError:
         raise
     except Exception as error:
         raise NotVerifiableError(f"the code that launches kernels: {type(error).__name__}: {error}") from error
-    run.result.outputs = [item for item in returned if isinstance(item, View)]
-    return run.result
+    result.outputs = [item for item in returned if isinstance(item, View)]
+    return result
 
 
 class _Run:
@@ -369,6 +421,7 @@ class _Run:
 
     def __init__(
         self,
+        result: WrapperRun,
         name_arguments: Callable[[Any, Sequence[Any]], dict[str, Any]],
         decide: Decide,
         marked: Mapping[types.FunctionType, types.FunctionType],
@@ -376,7 +429,7 @@ class _Run:
         self.name_arguments = name_arguments
         self.marked = marked
         self.decide = decide
-        self.result = WrapperRun()
+        self.result = result
         self.count = 0
         self.constants: dict[int, View] = {}
         self.modules: dict[int, dict[str, Any]] = {}
@@ -450,12 +503,33 @@ class _Run:
         return made
 
     def named(self, name: str, view: Any) -> Any:
-        """Return a tensor that knows the name of the variable which holds it."""
+        """Return a tensor, or a number out of one, that knows the name of the variable which holds it."""
+        if isinstance(view, FromData):
+            return self.unbacked(name, view)
         if not isinstance(view, View):
             return view
         other = copy.copy(view)
         other.buffer, other.origin = name, other
         return other
+
+    def unbacked(self, name: str, number: FromData) -> Size:
+        """Return a size that data determine; the graph has the same name for it."""
+        if name in self.result.unbacked:
+            raise NotVerifiableError(f"the number {name} is taken out of tensors twice")
+        if number.read is not None:
+            self.count += 1
+            self.result.steps.append(OperatorCall("item", (number.read,), (), self.count))
+        size = z3.Int(name)
+        self.result.unbacked.add(name)
+        self.result.known.append(z3.And(size >= number.low, size <= number.high))
+        return Size(size, self.decide)
+
+    def asserted(self, condition: Any) -> Any:
+        """Note a condition without which the code raises an error, and go on as if it held."""
+        if not isinstance(condition, Size):
+            return condition
+        self.result.known.append(condition.expression)
+        return True
 
     def reused(self, view: Any, marked: bool) -> Any:
         """Return a buffer that is given the memory of another one; results of operators get second names, too."""
@@ -493,7 +567,8 @@ class _Run:
     def launch(self, tuner: Any, *arguments: Any, stream: Any = None, **named: Any) -> None:
         self.count += 1
         values = {**self.name_arguments(tuner, arguments), **named}
-        self.result.steps.append(SymbolicLaunch(tuner, values, self.count))
+        known, unbacked = tuple(self.result.known), frozenset(self.result.unbacked)
+        self.result.steps.append(SymbolicLaunch(tuner, values, self.count, known, unbacked))
 
     def constant(self, tensor: torch.Tensor) -> View:
         found = self.constants.get(id(tensor))
@@ -530,7 +605,8 @@ class _Names(dict):  # type: ignore[type-arg]
                 self[name] = run.constant(value)
             elif hasattr(value, "triton_meta"):
                 self[name] = types.SimpleNamespace(run=_launcher(run, value))
-        self["max"], self["min"], self[REUSED], self[NAMED] = largest, smallest, run.reused, run.named
+        self["max"], self["min"] = largest, smallest
+        self[REUSED], self[NAMED], self[ASSERTED] = run.reused, run.named, run.asserted
 
 
 def _launcher(run: _Run, tuner: Any) -> Callable[..., None]:
@@ -550,7 +626,7 @@ def with_reuse_marked(call: types.FunctionType) -> types.FunctionType:
 
     These are assignments of one name to another, and those that Inductor marks with the comment ``reuse``. The function
     is called as the global :data:`REUSED`, with the tensor, and whether there is the comment. What is assigned to one
-    name goes through the global :data:`NAMED`, with that name.
+    name goes through the global :data:`NAMED`, with that name, and what is asserted through :data:`ASSERTED`.
 
     Raises:
         NotVerifiableError: the text of the generated code is not there.
@@ -558,6 +634,9 @@ def with_reuse_marked(call: types.FunctionType) -> types.FunctionType:
     text = source_of(call)
     lines, tree = text.splitlines(), ast.parse(text)
     for node in ast.walk(tree):
+        if isinstance(node, ast.If) and (condition := _condition_without_which_it_raises(node)) is not None:
+            call_of_it = ast.Call(func=ast.Name(id=ASSERTED, ctx=ast.Load()), args=[condition], keywords=[])
+            node.test = ast.UnaryOp(op=ast.Not(), operand=call_of_it)
         if not isinstance(node, ast.Assign):
             continue
         marked = lines[node.lineno - 1].rstrip().endswith("# reuse")
@@ -572,6 +651,14 @@ def with_reuse_marked(call: types.FunctionType) -> types.FunctionType:
     exec(compile(ast.fix_missing_locations(tree), call.__code__.co_filename, "exec"), call.__globals__, names)
     found: types.FunctionType = names[call.__name__]
     return found
+
+
+def _condition_without_which_it_raises(node: ast.If) -> ast.expr | None:
+    """Return the condition of ``if not condition: raise ...``, or None if a statement is something else."""
+    test = node.test
+    negated = isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
+    raises = not node.orelse and all(isinstance(part, ast.Raise) for part in node.body)
+    return test.operand if isinstance(test, ast.UnaryOp) and negated and raises else None
 
 
 class _Operators:

@@ -74,6 +74,14 @@ def _channels_last() -> Sequence[torch.Tensor]:
 
 _GATHERED = torch.arange(16) % 7
 
+
+def _first(values: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
+    count = number.item()
+    torch._check(count >= 0)
+    torch._check(count <= values.shape[0])
+    return values[:count] * 2
+
+
 _APART = {"square"}
 """Programs whose axes have sizes of their own, though the lengths are equal: what takes one for the other is hidden."""
 
@@ -103,6 +111,8 @@ PROGRAMS: dict[str, Program] = {
     "roll": Program(lambda a: a.roll(1, 0), _drawn((64, 16))),
     "layer norm": Program(lambda a: torch.nn.functional.layer_norm(a, (64,)), _drawn((16, 64))),
     "total": Program(lambda a: a.sum(), _drawn((400, 512))),
+    "nonzero": Program(lambda a: a.nonzero() * 2 + 1, _drawn((16, 4))),
+    "first": Program(_first, (*_drawn((64,)), torch.tensor(7))),
     "two stages": Program(lambda a: (a.softmax(1) @ a.t()).sum(0), _drawn((16, 16))),
 }
 
@@ -765,6 +775,9 @@ def compiled(emulation: Emulation, name: str, sizes: str) -> Compiled:
         stack.callback(emulation.observers.remove, graphs.append)
         sources = stack.enter_context(wrappers_recorded())
         stack.enter_context(torch._inductor.config.patch(fx_graph_cache=False))
+        stack.enter_context(
+            torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True)
+        )
         if name in _APART:
             stack.enter_context(torch.fx.experimental._config.patch(use_duck_shape=False))
         if sizes == HUGE:
@@ -807,7 +820,7 @@ def seen(emulation: Emulation, made: Compiled, source: str) -> bool:
     expected = made.program.function(*inputs)
     expected = expected if isinstance(expected, tuple) else (expected,)
     pairs = zip(outputs, expected, strict=True)
-    return not all(torch.allclose(a.double(), b, rtol=1e-5, atol=1e-4) for a, b in pairs)
+    return not all(torch.allclose(a.double(), b.double(), rtol=1e-5, atol=1e-4) for a, b in pairs)
 
 
 def _arguments(made: Compiled) -> list[Any]:

@@ -49,7 +49,11 @@ def effects_of(run: WrapperRun) -> dict[int, Effects]:
 
 def flow_of(call: Any, donated: tuple[int, ...] = ()) -> BufferFlow:
     given = TensorInput((8,), (1,), torch.float32)
-    run = run_wrapper(Graph(call, [given], []), lambda tuner, values: dict(zip(tuner.names, values, strict=True)), bool)
+    run = run_wrapper(
+        Graph(call, [given], []),
+        lambda tuner, values: dict(zip(tuner.names, values, strict=True)),
+        lambda condition, known: bool(condition),
+    )
     return BufferFlow(run, effects_of(run), donated)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 import pytest
 
 from pytest_regional.verify import PROVED, REFUTED
-from pytest_regional.verify.outcomes import VALUES
+from pytest_regional.verify.outcomes import MEMORY, UNKNOWN, VALUES
 from tests.verify.planted import DYNAMIC, STATIC, compiled, seen, verified
 from tests.verify.wrong_values import NOT_FOLLOWED, WRONG_VALUES
 
@@ -36,9 +37,11 @@ RIGHT = (
     "layer norm",
     "total",
     "two stages",
+    "nonzero",
+    "first",
 )
 RIGHT_FOR_ALL_SIZES = ("pointwise", "transposed", "even", "sums", "gather", "roll", "layer norm")
-UNKNOWN = {"scan": "scanned, of which nothing is known", "scatter": "values that are added up in memory"}
+OUT_OF_SCOPE = {"scan": "scanned, of which nothing is known", "scatter": "values that are added up in memory"}
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +64,11 @@ def test_what_is_right_is_proved(emulation, made, program, sizes):
     assert [outcome for outcome in values if outcome.verdict != PROVED] == []
 
 
-@pytest.mark.parametrize("program", UNKNOWN)
+@pytest.mark.parametrize("program", OUT_OF_SCOPE)
 def test_what_is_out_of_scope_is_named(emulation, made, program):
     code = made(program, STATIC)
     values = values_of(verified(emulation, code, code.source, SECONDS, CONFIGS, values=True))
-    assert UNKNOWN[program] in [outcome.reason for outcome in values if outcome.verdict != PROVED]
+    assert OUT_OF_SCOPE[program] in [outcome.reason for outcome in values if outcome.verdict != PROVED]
     assert [outcome for outcome in values if outcome.verdict == REFUTED] == []
 
 
@@ -87,6 +90,21 @@ def test_what_is_not_followed_is_not_proved(emulation, made):
     values = values_of(verified(emulation, code, broken, SECONDS, CONFIGS, values=True))
     assert broken != code.source
     assert "carried, of which nothing is known" in [outcome.reason for outcome in values]
+
+
+def test_what_data_determine_is_not_refuted_of_one_kernel(emulation, made):
+    """Data may not allow what a kernel alone would do wrong: without its assertion only nothing is known."""
+    code = made("first", STATIC)
+    right, broken = (
+        {outcome.property: outcome for one in found for outcome in one.outcomes}
+        for found in (
+            verified(emulation, code, source, SECONDS, CONFIGS)
+            for source in (code.source, re.sub(r"if not \(u\d+ <=? 6\d\):", "if False:", code.source))
+        )
+    )
+    assert right[MEMORY].verdict == PROVED
+    assert broken[MEMORY].verdict == UNKNOWN
+    assert re.search(r"no replay: data determine u\d", broken[MEMORY].reason), broken[MEMORY]
 
 
 def test_bytes_are_no_truth_values(emulation):

@@ -93,8 +93,7 @@ class Recorded:
 
     def symbolic(self) -> WrapperRun:
         (graph,), ((inputs, known),) = self.graphs, self.known
-        decide = functools.partial(decided, known=known, seconds=10)
-        return run_wrapper(Graph(graph.call, inputs, []), named_arguments, decide)
+        return run_wrapper(Graph(graph.call, inputs, known), named_arguments, functools.partial(decided, seconds=10))
 
     def sizes(self, shapes: Shapes, others: Shapes) -> dict[str, int]:
         """Return what each symbolic size is where those of ``shapes``, which gave it its name, are ``others``."""
@@ -196,7 +195,9 @@ def views_of_views(arguments: list[Any]) -> tuple[Any, ...]:
 def test_views_of_views(rows: int):
     symbol = z3.Int("s")
     inputs = [TensorInput((symbol, 5), (5, 1), torch.float32), symbol]
-    part, inner, made = run_wrapper(Graph(views_of_views, inputs, []), named_arguments, lambda condition: False).outputs
+    part, inner, made = run_wrapper(
+        Graph(views_of_views, inputs, []), named_arguments, lambda condition, known: False
+    ).outputs
     sizes = {"s": rows}
     assert evaluated_view(part, sizes) == ((rows, 3), (3, 1), 2 * rows, torch.float32)
     assert evaluated_view(inner, sizes) == ((3,), (1,), 2 * rows + rows - 1, torch.float32)
@@ -212,4 +213,75 @@ def uses_something_else(arguments: list[Any]) -> tuple[Any, ...]:
 def test_what_is_not_known_of_a_wrapper_is_named():
     inputs = [TensorInput((z3.Int("s"),), (1,), torch.float32)]
     with pytest.raises(NotVerifiableError, match="a tensor's sum"):
-        run_wrapper(Graph(uses_something_else, inputs, []), named_arguments, lambda condition: False)
+        run_wrapper(Graph(uses_something_else, inputs, []), named_arguments, lambda condition, known: False)
+
+
+class NumberKernel:
+    """Stands for a kernel that is launched with a number."""
+
+    triton_meta: dict[str, Any] = {}  # noqa: RUF012
+
+    def run(self, number: Any) -> None:
+        raise AssertionError("the launch is recorded instead")
+
+
+kernel = NumberKernel()
+
+
+def launches_before_and_after(arguments: list[Any]) -> tuple[Any, ...]:
+    u0 = arguments[0].item()
+    kernel.run(u0)
+    if not (u0 <= arguments[1]):
+        raise RuntimeError("u0 <= s")
+    kernel.run(u0)
+    return ()
+
+
+def takes_twice(arguments: list[Any]) -> tuple[Any, ...]:
+    u0 = arguments[0].item()
+    u0 = arguments[0].item()
+    return (u0,)
+
+
+def branches_on_a_number(arguments: list[Any]) -> tuple[Any, ...]:
+    u0 = 1 if arguments[0].item() else 0
+    return (u0,)
+
+
+def compares_a_number(arguments: list[Any]) -> tuple[Any, ...]:
+    u0 = arguments[0].item() == 2
+    return (u0,)
+
+
+def run_of(call: Callable[..., Any], dtype: torch.dtype) -> WrapperRun:
+    inputs = [TensorInput((), (), dtype), z3.Int("s")]
+    name = lambda tuner, values: dict(zip(["number"], values, strict=True))  # noqa: E731
+    return run_wrapper(Graph(call, inputs, [z3.Int("s") < 9]), name, functools.partial(decided, seconds=5))
+
+
+def test_what_code_asserts_of_a_number_is_known_from_there_on():
+    run = run_of(launches_before_and_after, torch.int32)
+    before, after = run.launches
+    number = z3.Int("u0")
+    assert z3.eq(before.arguments["number"].expression, number)
+    assert before.unbacked == after.unbacked == {"u0"}
+    assert decided(number < 2**31, before.known, 5) is True
+    with pytest.raises(NotVerifiableError, match="both sides are possible"):
+        decided(number < 9, before.known, 5)
+    assert decided(number < 9, after.known, 5) is True
+    assert [step.name for step in run.steps if isinstance(step, OperatorCall)] == ["item"]
+
+
+@pytest.mark.parametrize(
+    ("call", "dtype", "what"),
+    [
+        (takes_twice, torch.int64, "the number u0 is taken out of tensors twice"),
+        (branches_on_a_number, torch.int64, "a branch on what a tensor holds"),
+        (compares_a_number, torch.int64, "a branch on what a tensor holds"),
+        (launches_before_and_after, torch.float32, "a torch.float32 that the code that launches kernels takes"),
+        (launches_before_and_after, torch.bool, "a torch.bool that the code that launches kernels takes"),
+    ],
+)
+def test_other_numbers_are_refused(call, dtype, what):
+    with pytest.raises(NotVerifiableError, match=what):
+        run_of(call, dtype)

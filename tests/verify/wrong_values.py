@@ -38,6 +38,7 @@ WRONG_VALUES: tuple[PlantedFault, ...] = (
         DYNAMIC,
         hidden=True,
     ),
+    _wrong("constant", "nonzero", replaced("tl.full([1], 2, tl.int64)", "tl.full([1], 3, tl.int64)")),
     _wrong("one element", "pointwise", replaced("tmp2 + tmp3", "tl.where(x0 == 999, tmp2, tmp2 + tmp3)")),
     # Places
     _wrong("transposed", "square", replaced("tl.load(in_ptr0 + (x1 + 64*y0)", "tl.load(in_ptr0 + (y0 + 64*x1)")),
