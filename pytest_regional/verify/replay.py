@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import z3
 
+from pytest_regional._text import first_line
 from pytest_regional.emulation.backend import Emulation
 from pytest_regional.emulation.device import EmulationError, EmulationTimeoutError, MemoryFaultError
 from pytest_regional.emulation.device_rewrite import OperatorsOnCpu
@@ -217,7 +218,7 @@ def fault_of_graph(graph: Graph, emulation: Emulation, seconds: float) -> str | 
         raise UndecidedError(str(error)) from error
     except Exception as error:
         # An operator may refuse inputs that are drawn: a factorization, an index beyond the end.
-        raise NotVerifiableError(f"generated code fails on drawn inputs: {type(error).__name__}: {error}") from error
+        raise NotVerifiableError(f"generated code fails on drawn inputs: {first_line(error)}") from error
     differ = [
         number
         for number, (one, other) in enumerate(zip(used_again, separate, strict=True))
@@ -259,7 +260,7 @@ def difference_of_graph(graph: Graph, emulation: Emulation, seconds: float, size
         raise UndecidedError(str(error)) from error
     except Exception as error:
         # As above; and the graph may hold kernels that only a GPU runs.
-        raise NotVerifiableError(f"it fails on drawn inputs: {type(error).__name__}: {error}") from error
+        raise NotVerifiableError(f"it fails on drawn inputs: {first_line(error)}") from error
     pairs = [(f"output {n}", a, b) for n, (a, b) in enumerate(zip(computed, expected, strict=True))]
     told = [name for name, one, other in pairs if _differ(one, other)]
     numbers = ", ".join(f"{name} = {value}" for name, value in sorted(chosen.items()))

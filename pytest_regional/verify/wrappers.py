@@ -19,6 +19,7 @@ import z3
 
 from pytest_regional._torch.operators import operator_called, returns_a_view, written_arguments
 from pytest_regional._torch.tracing import known_of_sizes, size_expression
+from pytest_regional._text import first_line
 from pytest_regional.emulation.backend import GeneratedGraph
 from pytest_regional.verify.errors import NotVerifiableError
 from pytest_regional.verify.question import Tensor
@@ -411,7 +412,7 @@ def run_wrapper(
     except NotVerifiableError:
         raise
     except Exception as error:
-        raise NotVerifiableError(f"the code that launches kernels: {type(error).__name__}: {error}") from error
+        raise NotVerifiableError(f"the code that launches kernels: {first_line(error)}") from error
     result.outputs = [item for item in returned if isinstance(item, View)]
     return result
 
