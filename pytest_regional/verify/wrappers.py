@@ -17,9 +17,9 @@ from typing import Any
 import torch
 import z3
 
+from pytest_regional._text import first_line
 from pytest_regional._torch.operators import operator_called, returns_a_view, written_arguments
 from pytest_regional._torch.tracing import known_of_sizes, size_expression
-from pytest_regional._text import first_line
 from pytest_regional.emulation.backend import GeneratedGraph
 from pytest_regional.verify.errors import NotVerifiableError
 from pytest_regional.verify.question import Tensor

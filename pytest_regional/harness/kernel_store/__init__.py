@@ -85,8 +85,11 @@ def _kept_in(files: KernelFiles) -> Iterator[KernelFiles]:
         key = command.key()
         if files.take(key, command.target):
             return
-        original(line, working_folder)
-        files.put(key, command.target)
+        with files.claimed(key):
+            # Another process may have made it meanwhile.
+            if not files.take(key, command.target):
+                original(line, working_folder)
+                files.put(key, command.target)
 
     with cpp.compiling_with(run), _triton_manager():
         yield files

@@ -16,6 +16,8 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from pytest_regional._errors import RegionalError, RegionalWarning
 from pytest_regional._private_folders import NotPrivateError, make_folder, open_private, private_folder, private_tree
 
@@ -26,6 +28,10 @@ OFF = "off"
 #: Directories in the store that compilers and PyTorch search themselves, with Inductor's names.
 HEADERS = "precompiled_headers"
 PROCESSOR = "processor"
+
+_CLAIMS = "claims"
+#: Seconds after which a process builds a kernel that another one has claimed: it may have been stopped.
+CLAIM_SECONDS = 120.0
 
 
 class StoreError(RegionalError, ValueError):
@@ -163,6 +169,22 @@ class KernelFiles:
             os.close(folder)
         self.taken += 1
         return True
+
+    @contextlib.contextmanager
+    def claimed(self, key: str) -> Iterator[None]:
+        """Have no other process make the kernel ``key`` meanwhile, if it claims it, too.
+
+        Waits for one that has claimed it, and then it may be there; of a process that dies, the claim ends. Where the
+        store cannot be written to, and after :data:`CLAIM_SECONDS`, nothing is claimed.
+        """
+        with contextlib.ExitStack() as stack:
+            # Kernels share 256 locks: files of their own would have to be deleted, which others may wait for.
+            with contextlib.suppress(NotPrivateError, OSError, Timeout):
+                folder = Path(private_folder(self.folder)) / _CLAIMS
+                make_folder(folder)
+                private_folder(folder)
+                stack.enter_context(FileLock(folder / key[:2], timeout=CLAIM_SECONDS, mode=0o600))
+            yield
 
     def put(self, key: str, made: Path) -> None:
         """Store the file that a compiler made, if it made one."""

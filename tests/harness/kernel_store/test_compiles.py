@@ -12,7 +12,7 @@ from pytest_regional import region
 from pytest_regional._torch import cpp
 from pytest_regional.harness.counters import COUNTERS
 from pytest_regional.harness.kernel_store import kernels_kept
-from pytest_regional.harness.kernel_store.files import VARIABLE
+from pytest_regional.harness.kernel_store.files import VARIABLE, KernelFiles
 from pytest_regional.testing import regional
 
 
@@ -69,6 +69,22 @@ def test_other_flags_are_another_kernel(store, compiles):
     counted(**{"cpp.enable_unsafe_math_opt_flag": True})
     assert len(kernels(compiles)) == 2
     assert sys.float_info.min / 2 > 0, "what GCC 12 links to it is undone for the tests behind"
+
+
+def test_what_another_process_makes_meanwhile_is_taken(store, compiles, monkeypatch):
+    """Whoever waits for a claim looks into the store again."""
+    counted()
+    compiles.clear()
+    take, asked = KernelFiles.take, []
+
+    def as_if_not_there_yet(files, key, target):
+        asked.append(key)
+        return asked.count(key) > 1 and take(files, key, target)
+
+    monkeypatch.setattr(KernelFiles, "take", as_if_not_there_yet)
+    counted()
+    assert asked
+    assert kernels(compiles) == []
 
 
 def test_off(monkeypatch, compiles):

@@ -116,6 +116,72 @@ def test_writers_that_are_killed_leave_whole_kernels_or_none(files):
             assert not path.exists() or files.read(key_of(number)) == bytes([number]) * 300_000
 
 
+def build(folder, started, built):
+    """Make a kernel as a worker does: take it, or claim it, and take it then, or make it."""
+    files = KernelFiles(folder)
+    started.wait()
+    with files.claimed(key_of(1)):
+        if files.read(key_of(1)) is None:
+            time.sleep(0.3)
+            files.write(key_of(1), b"library")
+            built.put(os.getpid())
+
+
+def test_two_that_claim_one_kernel_make_it_once(files):
+    context = multiprocessing.get_context("fork")
+    started, built = context.Barrier(3), context.Queue()
+    workers = [context.Process(target=build, args=(files.folder, started, built)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0
+    makers = [built.get(timeout=10)]
+    assert built.empty(), makers
+    assert files.read(key_of(1)) == b"library"
+
+
+def hold(folder, holds):
+    with KernelFiles(folder).claimed(key_of(1)):
+        holds.set()
+        time.sleep(600)
+
+
+def test_the_claim_of_a_killed_process_ends(files):
+    context = multiprocessing.get_context("fork")
+    holds = context.Event()
+    holder = context.Process(target=hold, args=(files.folder, holds))
+    holder.start()
+    assert holds.wait(30)
+    os.kill(holder.pid, signal.SIGKILL)
+    started = time.monotonic()
+    with files.claimed(key_of(1)):
+        assert time.monotonic() - started < 30
+    holder.join()
+
+
+def test_one_that_holds_a_claim_for_long_is_not_waited_for(files, monkeypatch):
+    monkeypatch.setattr("pytest_regional.harness.kernel_store.files.CLAIM_SECONDS", 0.2)
+    context = multiprocessing.get_context("fork")
+    holds = context.Event()
+    holder = context.Process(target=hold, args=(files.folder, holds))
+    holder.start()
+    assert holds.wait(30)
+    reached = []
+    with files.claimed(key_of(1)):
+        reached.append(holder.is_alive())
+    holder.kill()
+    holder.join()
+    assert reached == [True]
+
+
+def test_a_store_that_cannot_be_written_to_has_no_claims(files):
+    (files.folder / "claims").write_text("a file")
+    with files.claimed(key_of(1)):
+        files.write(key_of(1), b"library")
+    assert files.read(key_of(1)) == b"library"
+
+
 def test_a_full_disk_costs_the_keeping_alone(files, tmp_path, monkeypatch):
     def full(*_args, **_kwargs):
         raise OSError(28, "No space left on device")
