@@ -58,6 +58,7 @@ def _hooks_of_a_run(session: RegionalSession) -> Iterator[tuple[str, object]]:
 
     pytest calls those that are registered later first: a wrapper is around all that stand above it.
     """
+    from pytest_regional._durations import DurationHooks
     from pytest_regional._endings import EndingHooks
     from pytest_regional._goldens import GoldenHooks
     from pytest_regional._hooks import RunHooks
@@ -81,6 +82,8 @@ def _hooks_of_a_run(session: RegionalSession) -> Iterator[tuple[str, object]]:
     yield "regional-endings", endings
     # The choice of tests that failed last.
     yield "regional-last-failed", LastFailedHooks(session)
+    # How long tests took; with pytest-xdist the long ones begin first.
+    yield "regional-durations", DurationHooks(session)
     # Directories that a test removes are made again.
     yield "regional-folders", FolderHooks(session)
     # Texts that no file or process takes.
