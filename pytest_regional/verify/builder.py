@@ -27,8 +27,11 @@ KINDS = {
     "_sum_combine": symbols.SUM,
     "_prod_accumulate": symbols.PRODUCT,
     "maximum": symbols.LARGEST,
+    "fmaximum": symbols.LARGEST,
+    "_maximum_reduce": symbols.LARGEST,
     "_elementwise_max": symbols.LARGEST,
     "minimum": symbols.SMALLEST,
+    "_minimum_reduce": symbols.SMALLEST,
     "_elementwise_min": symbols.SMALLEST,
     "_any_combine": symbols.ANY,
 }

@@ -547,6 +547,13 @@ class _Run:
         if isinstance(view, _Result):
             view.sizes, view.strides, view.known = tuple(size), tuple(stride), True
 
+    def assert_metadata(
+        self, view: Any, size: Sequence[Any], stride: Sequence[Any], dtype: torch.dtype, *_: Any
+    ) -> None:
+        if isinstance(view, _Result):
+            view.dtype = dtype
+        self.assert_size_stride(view, size, stride)
+
     def assert_sizes_strides(self, views: Sequence[Any], sizes: Sequence[Any], strides: Sequence[Any], *_: Any) -> None:
         for view, size, stride in zip(views, sizes, strides, strict=True):
             self.assert_size_stride(view, size, stride)
@@ -587,6 +594,7 @@ class _Names(dict):  # type: ignore[type-arg]
     def __init__(self, run: _Run, original: Mapping[str, Any]) -> None:
         replaced = {
             "assert_size_stride": run.assert_size_stride,
+            "assert_tensor_metadata": run.assert_metadata,
             "assert_size_stride_grouped": run.assert_sizes_strides,
             "assert_alignment": lambda *_: None,
             "copy_if_misaligned": lambda view: view,

@@ -177,7 +177,7 @@ def test_guards_are_known(emulation: Emulation):
     assert decided(rows % 3 == 0, known, 5) is True
     assert decided(rows < 2, known, 5) is False
     with pytest.raises(NotVerifiableError, match="both sides are possible"):
-        decided(rows > 40, known, 5)
+        decided(rows > 40, known, 30)
 
 
 reinterpret_tensor = empty_strided_cuda = None

@@ -25,7 +25,7 @@ WRONG_VALUES: tuple[PlantedFault, ...] = (
     _wrong("operation", "even", replaced("tmp2 + tmp3", "tmp2 - tmp3")),
     _wrong("operands", "layer norm", replaced("tmp1 - tmp9", "tmp9")),
     _wrong("function", "even", replaced("tl_math.sin(", "tl_math.cos(")),
-    _wrong("larger for smaller", "products", replaced("triton_helpers.maximum(", "triton_helpers.minimum(")),
+    _wrong("larger for smaller", "products", substituted(r"(triton_helpers|tl)\.maximum\(", r"\1.minimum(")),
     _wrong("divisor", "layer norm", replaced("64.0, tl.float32", "63.0, tl.float32")),
     _wrong("divisor of a mean", "column means", replaced("2000.0", "125.0")),
     _wrong("quotient the wrong way round", "softmax", replaced("tmp14 / tmp12", "tmp12 / tmp14")),
