@@ -2,8 +2,8 @@
 
 A Llama block, and 32 equal blocks, forward and backward, cold, with backend ``regional`` under Python's profiler
 (``cProfile``). Own is the time in this package's functions and in those of Python and its standard library that they
-call; what PyTorch does when it is called is PyTorch's. The profiler makes small functions look slower than they are, and
-most of this package's are small. Functions from 0.1 % on are listed.
+call; what PyTorch does when it is called is PyTorch's. The profiler makes small functions look slower than they are,
+and most of this package's are small. Functions from 0.1 % on are listed.
 """
 
 from __future__ import annotations
