@@ -76,7 +76,7 @@ class DurationHooks:
 
     def _known(self) -> dict[str, float]:
         found = {} if self._cache is None else self._cache.get(_KEY, {})
-        return found if isinstance(found, Mapping) else {}
+        return dict(found) if isinstance(found, Mapping) else {}
 
 
 def first_shares(tests: int, workers: int, distribution: str) -> list[int]:

@@ -259,6 +259,9 @@ class Equality:
         """Say whether it is known without much thought that a condition does not hold where ``facts`` do.
 
         Products of variables are left out of what is known, since z3 takes long to find values for them.
+
+        Raises:
+            UndecidedError: there is no time left.
         """
         lower = self.question.lowering.of
         given = [fact for fact in (*facts, *self.region.assumed) if not has_reals(fact)]
@@ -266,7 +269,7 @@ class Equality:
         known = self.question.closed(asked, self._facts_of_kernel)
         context = z3.Context()
         solver = z3.Solver(ctx=context)
-        solver.set("timeout", _QUICK)
+        solver.set("timeout", min(_QUICK, max(1, int(self.question.left() * 1000))))
         solver.add(*(part.translate(context) for part in map(z3.simplify, (*asked, *known)) if is_linear(part)))
         return bool(solver.check() == z3.unsat)
 

@@ -82,8 +82,22 @@ def product(sizes: Iterable[Expression]) -> Expression:
     return functools.reduce(operator.mul, sizes, z3.IntVal(1))
 
 
+_LINEAR: dict[int, tuple[Expression, bool]] = {}
+_MOST_KNOWN = 200_000
+
+
 def is_linear(expression: Expression) -> bool:
     """Say whether an expression has no products, quotients or powers of variables."""
+    known = _LINEAR.get(expression.get_id())
+    if known is None:
+        if len(_LINEAR) > _MOST_KNOWN:
+            _LINEAR.clear()
+        # The key is a number that z3 gives away again unless the expression is kept.
+        known = _LINEAR[expression.get_id()] = expression, _is_linear(expression)
+    return known[1]
+
+
+def _is_linear(expression: Expression) -> bool:
     return not any(
         (z3.is_mul(part) and sum(constant(factor) is None for factor in factors_in(part)) > 1)
         or z3.is_app_of(part, z3.Z3_OP_POWER)

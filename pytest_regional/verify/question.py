@@ -96,6 +96,17 @@ class Question:
         """Begin to count the time for this kernel."""
         self.deadline = time.monotonic() + self.seconds
 
+    def left(self) -> float:
+        """Return how many seconds there are for this kernel.
+
+        Raises:
+            UndecidedError: none.
+        """
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise UndecidedError("out of time")
+        return left
+
     def _facts(self) -> list[tuple[int, Expression]]:
         """Return what holds for all programs, lanes and rounds, without marks, each with its number in the kernel."""
         found = [(-1, self.lowering.of(fact)) for fact in self.sizes]
@@ -162,9 +173,7 @@ class Question:
         lemmas = quotient_lemmas(parts, quotients) + digit_lemmas(parts, quotients)
         asked = [z3.simplify(part, som=True) for part in (*parts, *lemmas)]
         for seed, share in enumerate(_SHARES):
-            left = self.deadline - time.monotonic()
-            if left <= 0:
-                raise UndecidedError("out of time")
+            left = self.left()
             # What z3 finds depends on the numbers of its terms: in a context of its own they are always the same.
             context = z3.Context()
             solver = z3.Solver(ctx=context)

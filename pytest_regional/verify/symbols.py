@@ -370,11 +370,40 @@ def folded(expression: Expression, done: dict[int, Expression] | None = None) ->
 
 def symbols_of(expressions: Iterable[Expression]) -> dict[str, Expression]:
     """Return the variables and functions without arguments in ``expressions``, by name."""
-    return {
-        part.decl().name(): part
-        for part in parts_of(expressions)
-        if z3.is_const(part) and part.decl().kind() == z3.Z3_OP_UNINTERPRETED
-    }
+    if len(_SYMBOLS) > _MOST_KNOWN:
+        _SYMBOLS.clear()
+    found: dict[str, Expression] = {}
+    for expression in expressions:
+        found.update(_symbols_in(expression))
+    return found
+
+
+_MOST_KNOWN = 50_000
+_SYMBOLS: dict[int, tuple[Expression, dict[str, Expression]]] = {}
+"""What is in an expression, by its number, which z3 gives away again unless the expression is kept."""
+
+
+def _symbols_in(expression: Expression) -> dict[str, Expression]:
+    stack = [expression]
+    while stack:
+        part = stack[-1]
+        if part.get_id() in _SYMBOLS:
+            stack.pop()
+            continue
+        children = part.children()
+        waiting = [child for child in children if child.get_id() not in _SYMBOLS]
+        if waiting:
+            stack += waiting
+            continue
+        stack.pop()
+        parts = [names for child in children if (names := _SYMBOLS[child.get_id()][1])]
+        found: dict[str, Expression] = parts[0] if len(parts) == 1 else {}
+        for names in parts[1:] and parts:
+            found.update(names)
+        if not children and z3.is_const(part) and part.decl().kind() == z3.Z3_OP_UNINTERPRETED:
+            found[part.decl().name()] = part
+        _SYMBOLS[part.get_id()] = part, found
+    return _SYMBOLS[expression.get_id()][1]
 
 
 def parts_of(expressions: Iterable[Expression]) -> Iterator[Expression]:

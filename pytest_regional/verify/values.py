@@ -116,6 +116,7 @@ class ValuesOfGraph:
     def _launch(self, question: Question, order: int) -> tuple[Outcome, Sequence[Any]]:
         """Compare the stores of a launch; a difference, to be replayed, comes before what is not known."""
         assert self._holdings is not None
+        question.start()
         held = self._held(order)
         stores = [access for access in question.run.accesses if access.kind == WRITE]
         unknown = ""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
+import pytest
 import torch
 
 from pytest_regional.emulation import Emulation, GeneratedGraph, KernelAssertionError, MemoryFaultError
@@ -29,6 +30,8 @@ from tests.emulation.faults import (
 from tests.emulation.faults import PROGRAMS as SMALL_PROGRAMS
 
 PROVABLE = (MEMORY, RACES, COVERAGE)
+
+_GENERATED_BY = "2.13."
 
 STATIC, DYNAMIC, HUGE = "static", "dynamic", "huge"
 """How a program is compiled: for its sizes, for all that 32 bits can index, for all that 64 bits can."""
@@ -785,6 +788,15 @@ def compiled(emulation: Emulation, name: str, sizes: str) -> Compiled:
         torch.compile(program.function, fullgraph=True, dynamic=sizes != STATIC)(*program.inputs)
     (source,), (graph,) = sources, graphs
     return Compiled(program, source, graph)
+
+
+def planted(code: Compiled, fault: PlantedFault) -> str:
+    """Return the code with a fault; a fault is made for what one version of torch generates."""
+    broken = fault.mutate(code.source)
+    if broken == code.source and not torch.__version__.startswith(_GENERATED_BY):
+        pytest.skip(f"torch {torch.__version__} generates other code than {_GENERATED_BY}, which the fault is made for")
+    assert broken != code.source, f"the fault cannot be planted into this code:\n{code.source}"
+    return broken
 
 
 def verified(

@@ -15,6 +15,7 @@ from tests.verify.planted import (
     PROVABLE,
     STATIC,
     compiled,
+    planted,
     seen,
     verified,
 )
@@ -29,13 +30,6 @@ REFUTABLE = [fault for fault in FAULTS if fault.property in (*PROVABLE, BUFFERS)
 @pytest.fixture(scope="module")
 def made(emulation):
     return cache(lambda program, sizes: compiled(emulation, program, sizes))
-
-
-def planted(fault, made):
-    source = made(fault.program, fault.sizes).source
-    broken = fault.mutate(source)
-    assert broken != source, f"the fault cannot be planted into this code:\n{source}"
-    return broken
 
 
 def test_the_corpus_is_large_enough():
@@ -56,7 +50,9 @@ def test_code_without_a_fault_is_not_refuted(emulation, made, program, sizes):
 
 @pytest.mark.parametrize("fault", REFUTABLE, ids=str)
 def test_a_fault_is_refuted(emulation, made, fault):
-    found = verified(emulation, made(fault.program, fault.sizes), planted(fault, made), SECONDS, CONFIGS)
+    found = verified(
+        emulation, made(fault.program, fault.sizes), planted(made(fault.program, fault.sizes), fault), SECONDS, CONFIGS
+    )
     outcomes = [outcome for one in found for outcome in one.outcomes]
     refuted = [outcome for outcome in outcomes if outcome.verdict == REFUTED and outcome.property == fault.property]
     assert refuted, outcomes
@@ -65,7 +61,7 @@ def test_a_fault_is_refuted(emulation, made, fault):
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.hidden], ids=str)
 def test_a_hidden_fault_does_not_show_when_it_runs(emulation, made, fault):
-    assert not seen(emulation, made(fault.program, fault.sizes), planted(fault, made))
+    assert not seen(emulation, made(fault.program, fault.sizes), planted(made(fault.program, fault.sizes), fault))
 
 
 def test_what_is_only_promised_is_not_proved(emulation, made):

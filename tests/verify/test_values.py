@@ -9,7 +9,7 @@ import pytest
 
 from pytest_regional.verify import PROVED, REFUTED
 from pytest_regional.verify.outcomes import MEMORY, UNKNOWN, VALUES
-from tests.verify.planted import DYNAMIC, STATIC, compiled, seen, verified
+from tests.verify.planted import DYNAMIC, STATIC, compiled, planted, seen, verified
 from tests.verify.wrong_values import NOT_FOLLOWED, WRONG_VALUES
 
 SECONDS = 60.0
@@ -75,8 +75,7 @@ def test_what_is_out_of_scope_is_named(emulation, made, program):
 @pytest.mark.parametrize("fault", WRONG_VALUES, ids=str)
 def test_a_wrong_value_is_refuted(emulation, made, fault):
     code = made(fault.program, fault.sizes)
-    broken = fault.mutate(code.source)
-    assert broken != code.source, f"the fault cannot be planted into this code:\n{code.source}"
+    broken = planted(code, fault)
     values = values_of(verified(emulation, code, broken, SECONDS, CONFIGS, values=True))
     refuted = [outcome for outcome in values if outcome.verdict == REFUTED]
     assert refuted, values
@@ -86,9 +85,8 @@ def test_a_wrong_value_is_refuted(emulation, made, fault):
 
 def test_what_is_not_followed_is_not_proved(emulation, made):
     code = made(NOT_FOLLOWED.program, NOT_FOLLOWED.sizes)
-    broken = NOT_FOLLOWED.mutate(code.source)
+    broken = planted(code, NOT_FOLLOWED)
     values = values_of(verified(emulation, code, broken, SECONDS, CONFIGS, values=True))
-    assert broken != code.source
     assert "carried, of which nothing is known" in [outcome.reason for outcome in values]
 
 
