@@ -178,7 +178,7 @@ class KernelFiles:
         store cannot be written to, and after :data:`CLAIM_SECONDS`, nothing is claimed.
         """
         with contextlib.ExitStack() as stack:
-            # Kernels share 256 locks: files of their own would have to be deleted, which others may wait for.
+            # Kernels share 256 locks: one file for each would have to be deleted, and others may wait for it.
             with contextlib.suppress(NotPrivateError, OSError, Timeout):
                 folder = Path(private_folder(self.folder)) / _CLAIMS
                 make_folder(folder)
