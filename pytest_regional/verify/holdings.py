@@ -81,6 +81,7 @@ class Holdings:
         inputs: the tensors that the graph is given, by the names of their nodes.
         readers: of parts of the work, by the order of the launch that writes them: the orders of those that read them;
             None among them stands for an operator, or the caller.
+        misread: names of sizes that are not shown to be the elements of tensors that they are in the graph.
         outputs: for each tensor that the graph returns: its node, the tensor that the code returns in its place, and
             what the buffer holds that it is a view of.
     """
@@ -95,10 +96,14 @@ class Holdings:
         self._changed: set[Contents] = set()
         self.launches: dict[int, Held] = {}
         self.readers: dict[int, set[int | None]] = {}
+        self.misread: set[str] = set()
         for step in run.steps:
             if isinstance(step, OperatorCall):
                 for view in step.reads:
-                    self._note_reader(self._before(view), None)
+                    held = self._before(view)
+                    self._note_reader(held, None)
+                    if step.number and not self._is_number_of(step.number, held):
+                        self.misread.add(step.number)
                 for view in step.writes:
                     self._write(view)
             else:
@@ -132,6 +137,13 @@ class Holdings:
     def _note_reader(self, held: InMemory, order: int | None) -> None:
         if isinstance(held, Part):
             self.readers.setdefault(held.order, set()).add(order)
+
+    def _is_number_of(self, name: str, held: InMemory) -> bool:
+        """Say whether the graph has a size of this name that is the element of what is in memory."""
+        for node in self._nodes.values():
+            if node.target is torch.ops.aten._local_scalar_dense.default and str(node.meta.get("val")) == name:
+                return isinstance(held, Holding) and held.node is node.args[0]
+        return False
 
     def _before(self, view: View) -> InMemory:
         if view.contents in self._changed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -75,10 +75,11 @@ class ValuesOfGraph:
         held = self._held(launch.order)
         self._digests[launch.order] = digest
         memory = [sorted((name, self._told(one)) for name, one in part.items()) for part in (held.before, held.after)]
-        key = hashlib.sha256(f"{digest} {launch.order} {memory} {self._text}".encode()).hexdigest()
+        misread = sorted(self._holdings.misread)
+        key = hashlib.sha256(f"{digest} {launch.order} {memory} {misread} {self._text}".encode()).hexdigest()
         # What becomes of a part of the work is told by kernels that follow.
         lasting = not any(isinstance(one, Part) for one in held.after.values())
-        return self._kept(key if lasting else "", lambda: self._launch(question, launch.order))
+        return self._kept(key if lasting else "", lambda: self._launch(question, launch))
 
     def of_outputs(self) -> Outcome | None:
         """Return whether what the code returns is what the graph returns, or None if there is no graph."""
@@ -90,7 +91,9 @@ class ValuesOfGraph:
             for node, view, held in self._holdings.outputs
         ]
         known = sorted(fact.sexpr() for fact in self._graph.known)
-        key = hashlib.sha256(f"{self._text} {returned} {known} {self._graph.inputs}".encode()).hexdigest()
+        misread = sorted(self._holdings.misread)
+        told = f"{self._text} {returned} {known} {misread} {self._graph.inputs}"
+        key = hashlib.sha256(told.encode()).hexdigest()
         return self._kept(key, lambda: self._outputs(question))
 
     def _kept(self, key: str, compare: Callable[[], tuple[Outcome, Sequence[Any]]]) -> Outcome:
@@ -113,11 +116,19 @@ class ValuesOfGraph:
             return Outcome(VALUES, UNKNOWN, str(error), final=not isinstance(error, UndecidedError))
         return self._replayed(outcome, apart) if outcome.verdict == REFUTED else outcome
 
-    def _launch(self, question: Question, order: int) -> tuple[Outcome, Sequence[Any]]:
+    def _require_numbers(self, names: Collection[str]) -> None:
+        """Raise an error if a size is not shown to be taken out of the tensor that it comes from in the graph."""
+        assert self._holdings is not None
+        misread = sorted(self._holdings.misread & set(names))
+        if misread:
+            raise NotVerifiableError(f"{', '.join(misread)}: a number of a tensor that is not shown to be the graph's")
+
+    def _launch(self, question: Question, launch: SymbolicLaunch) -> tuple[Outcome, Sequence[Any]]:
         """Compare the stores of a launch; a difference, to be replayed, comes before what is not known."""
         assert self._holdings is not None
+        self._require_numbers(launch.unbacked)
         question.start()
-        held = self._held(order)
+        held = self._held(launch.order)
         stores = [access for access in question.run.accesses if access.kind == WRITE]
         unknown = ""
         if not stores or any(access.kind == UPDATE for access in question.run.accesses):
@@ -127,7 +138,7 @@ class ValuesOfGraph:
             equality = Equality(question, held.before, self._writers(held, {}))
             try:
                 if isinstance(target, Part):
-                    self._readers(order, question)
+                    self._readers(launch.order, question)
                 elif isinstance(target, Holding):
                     equality.store(access, target)
                 else:
@@ -222,6 +233,7 @@ class ValuesOfGraph:
 
     def _outputs(self, question: Question) -> tuple[Outcome, Sequence[Any]]:
         assert self._holdings is not None
+        self._require_numbers(self._holdings.misread)
         for node, view, held in self._holdings.outputs:
             holding = self._resolved(held)
             if view is None or not isinstance(holding, Holding):

@@ -354,12 +354,14 @@ class OperatorCall:
         reads: tensors it was given.
         writes: tensors that it fills.
         order: how many launches and operators came before.
+        number: the name of the size that is taken out of the tensor which it reads, or empty.
     """
 
     name: str
     reads: tuple[View, ...]
     writes: tuple[View, ...]
     order: int
+    number: str = ""
 
 
 @dataclass
@@ -519,7 +521,7 @@ class _Run:
             raise NotVerifiableError(f"the number {name} is taken out of tensors twice")
         if number.read is not None:
             self.count += 1
-            self.result.steps.append(OperatorCall("item", (number.read,), (), self.count))
+            self.result.steps.append(OperatorCall("item", (number.read,), (), self.count, name))
         size = z3.Int(name)
         self.result.unbacked.add(name)
         self.result.known.append(z3.And(size >= number.low, size <= number.high))

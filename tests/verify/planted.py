@@ -78,11 +78,11 @@ def _channels_last() -> Sequence[torch.Tensor]:
 _GATHERED = torch.arange(16) % 7
 
 
-def _first(values: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
+def _first(values: torch.Tensor, number: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     count = number.item()
     torch._check(count >= 0)
     torch._check(count <= values.shape[0])
-    return values[:count] * 2
+    return values[:count] * other
 
 
 _APART = {"square"}
@@ -115,7 +115,7 @@ PROGRAMS: dict[str, Program] = {
     "layer norm": Program(lambda a: torch.nn.functional.layer_norm(a, (64,)), _drawn((16, 64))),
     "total": Program(lambda a: a.sum(), _drawn((400, 512))),
     "nonzero": Program(lambda a: a.nonzero() * 2 + 1, _drawn((16, 4))),
-    "first": Program(_first, (*_drawn((64,)), torch.tensor(7))),
+    "first": Program(_first, (*_drawn((64,)), torch.tensor(7), torch.tensor(3))),
     "two stages": Program(lambda a: (a.softmax(1) @ a.t()).sum(0), _drawn((16, 16))),
 }
 

@@ -105,6 +105,17 @@ def test_what_data_determine_is_not_refuted_of_one_kernel(emulation, made):
     assert re.search(r"no replay: data determine u\d", broken[MEMORY].reason), broken[MEMORY]
 
 
+def test_a_number_of_another_tensor_is_not_the_graphs(emulation, made):
+    code = made("first", STATIC)
+    number = re.search(r"(arg\d_1)\.item\(\)", code.source).group(1)
+    other = next(name for name in re.findall(r"assert_size_stride\((arg\d_1), \(\)", code.source) if name != number)
+    broken = code.source.replace(f"{number}.item()", f"{other}.item()")
+    broken = re.sub(rf"^ +del {number}\n", "", broken, flags=re.MULTILINE)
+    values = values_of(verified(emulation, code, broken, SECONDS, CONFIGS, values=True))
+    assert {outcome.verdict for outcome in values} == {UNKNOWN}
+    assert all("a number of a tensor that is not shown to be the graph's" in outcome.reason for outcome in values)
+
+
 def test_bytes_are_no_truth_values(emulation):
     """Of what is true of 0 and 1 alone nothing is proved."""
     code = compiled(emulation, "bytes", STATIC)
