@@ -54,6 +54,8 @@ class Adopted:
 
     def _reduction(self, other: Computed, expression: Expression) -> Expression:
         theirs = other.flat(expression)
+        if theirs.place is not None:
+            raise NotVerifiableError(f"a part of the work that is the {theirs.kind}")
         scope, outer = self.scope, other.scope
         pairs = []
         for variable in theirs.bound:

@@ -36,6 +36,12 @@ KINDS = {
     "_any_combine": symbols.ANY,
 }
 
+#: How they choose one of two elements with their places.
+KINDS_OF_PLACES = {
+    "maximum_with_index": symbols.WHERE_LARGEST,
+    "minimum_with_index": symbols.WHERE_SMALLEST,
+}
+
 
 @dataclass(frozen=True)
 class Access:
@@ -623,12 +629,25 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
         return halves[0], halves[1]
 
     def reduce(self, operand: Any, axis: Any, combine_fn: Any, keep_dims: Any = False, **_: Any) -> Any:
-        """Combine along ``axis`` (None: all elements); only of a known way to combine one block is the result known."""
+        """Combine along ``axis`` (None: all elements); only of known ways to combine is the result known."""
         along, keep = _value(axis), _value(keep_dims)
+        if combine_fn.__name__ in KINDS_OF_PLACES and len(operand) == 2:
+            values, numbers = operand
+            return self._extreme(values, numbers, along, keep, KINDS_OF_PLACES[combine_fn.__name__])
         kind = "" if isinstance(operand, (tuple, tl.core.tuple)) else KINDS.get(combine_fn.__name__, "")
         return _each(operand, lambda one: self._reduced(one, along, keep, kind))
 
-    def _reduced(self, operand: Any, axis: int | None, keep: bool, kind: str) -> Any:
+    def _extreme(self, values: Any, numbers: Any, axis: int | None, keep: bool, kind: str) -> tuple[Any, Any]:
+        """Return the largest, or smallest, of ``values``, and which of ``numbers`` belongs to it."""
+        (value, number), shape, lanes = self._together(values.handle, numbers.handle)
+        given = scalar_tensor(Symbol(value, values.handle.dtype, shape, lanes))
+        places = scalar_tensor(Symbol(number, numbers.handle.dtype, shape, lanes))
+        extreme = self._reduced(given, axis, keep, symbols.EXTREMES[kind])
+        return extreme, self._reduced(places, axis, keep, kind, value)
+
+    def _reduced(
+        self, operand: Any, axis: int | None, keep: bool, kind: str, compared: Expression | None = None
+    ) -> Any:
         handle: Symbol = operand.handle
         rank = len(handle.shape)
         gone = set(range(rank)) if axis is None else {axis % rank}
@@ -639,13 +658,23 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
         made = self.unknown("reduced", handle.dtype.scalar, shape, lanes)
         if kind:
             bound = tuple(place for i, place in enumerate(places) if i in gone and place is not None)
-            self.combined(made, kind, bound, handle.expression)
+            if compared is None:
+                self.combined(made, kind, bound, handle.expression)
+            else:
+                self.combined(made, kind, bound, compared, handle.expression)
         return scalar_tensor(made)
 
-    def combined(self, result: Symbol, kind: str, bound: tuple[Expression, ...], element: Expression) -> None:
-        """Remember that ``result``, made by :meth:`unknown`, is ``element`` combined over ``bound``."""
+    def combined(
+        self,
+        result: Symbol,
+        kind: str,
+        bound: tuple[Expression, ...],
+        element: Expression,
+        place: Expression | None = None,
+    ) -> None:
+        """Remember that ``result``, made by :meth:`unknown`, is ``element`` combined over ``bound``, or a ``place``."""
         made = result.expression
-        self.scope.reductions[made.decl().name()] = Reduction(kind, tuple(made.children()), bound, element)
+        self.scope.reductions[made.decl().name()] = Reduction(kind, tuple(made.children()), bound, element, place)
 
     def scan(self, operand: Any, axis: Any, combine_fn: Any, reverse: Any = False, **_: Any) -> Any:
         """Combine every element with those before it to something unknown."""

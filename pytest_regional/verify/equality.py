@@ -246,8 +246,8 @@ class Equality:
 
     def flat(self, expression: Expression) -> Reduction:
         """Return a reduction with variables of its own, its element as real numbers."""
-        kind, bound, element = self._flat(expression)
-        return Reduction(kind, (), tuple(bound), element)
+        kind, bound, element, place = self._flat(expression)
+        return Reduction(kind, (), tuple(bound), element, place)
 
     # What is known
 
@@ -411,7 +411,7 @@ class Equality:
         pairs = []
         for part in self._leaves_of(expression):
             reduction = self.region.reductions.get(part.decl().name())
-            if reduction is None:
+            if reduction is None or reduction.place is not None:
                 continue
             sizes = [constant(self.region.bounds[variable.decl().name()]) for variable in reduction.bound]
             numbers = [int(size) for size in sizes if size is not None]
@@ -568,7 +568,7 @@ class Equality:
         return model is None
 
     def _is_same_reduction(self, one: Expression, other: Expression, facts: Facts) -> bool:
-        kind, bound, element = self._flat(one)
+        kind, bound, element, place = self._flat(one)
         theirs = self.region.reductions.get(other.decl().name())
         if theirs is None:
             return False
@@ -587,6 +587,11 @@ class Equality:
         except DifferentError:
             return False
         orders = itertools.islice(itertools.permutations(range(len(axes))), _MOST_ORDERS)
+        if place is not None:
+            # The first of equal elements is the one that counts: they have to be counted alike.
+            if not self.implied((*facts, *inside, position >= 0, position < number), place == position):
+                return False
+            orders = itertools.islice(orders, 1)
         for order in orders:
             counted = digits(position, [axes[axis] for axis in order])
             pairs = [(theirs.bound[axis], at) for axis, at in zip(order, counted, strict=True)]
@@ -599,8 +604,11 @@ class Equality:
             return True
         return False
 
-    def _flat(self, expression: Expression) -> tuple[str, list[Expression], Expression]:
-        """Return a kernel's reduction with its own variables, and with those of which it combines results."""
+    def _flat(self, expression: Expression) -> tuple[str, list[Expression], Expression, Expression | None]:
+        """Return a kernel's reduction with its own variables, and with those of which it combines results.
+
+        Its kind, its variables, an element, and the number of that, if the result is one.
+        """
         name = expression.decl().name()
         adopted = self._adopted.get(name)
         reduction = adopted or self.scope.reductions[name]
@@ -617,6 +625,8 @@ class Equality:
             pairs.append((variable, fresh))
         element = self.scope.replaced(reduction.element, pairs)
         element = element if adopted is not None else self.translated(element)
+        if reduction.place is not None:
+            return reduction.kind, own, element, self.translated(self.scope.replaced(reduction.place, pairs))
         conditions = []
         inner = element
         none = neutral(reduction.kind, element.sort())
@@ -633,14 +643,14 @@ class Equality:
         factors = factors_in(inner) if reduction.kind == SUM else [inner]
         sums = [factor for factor in factors if (found := self._own_reduction(factor)) and found.kind == reduction.kind]
         if len(sums) == 1:
-            _, more, element = self._flat(sums[0])
+            _, more, element, _ = self._flat(sums[0])
             own += more
             # What a sum is multiplied by, each of its elements is.
             others = [factor for factor in factors if not factor.eq(sums[0])]
             element = functools.reduce(operator.mul, others, element)
             if conditions:
                 element = z3.If(z3.And(*conditions), element, none)
-        return reduction.kind, own, element
+        return reduction.kind, own, element, None
 
     def _position(self, bound: Sequence[Expression], element: Expression) -> tuple[Expression, list[_Level]]:
         """Return a number, from 0 on, that tells a kernel's elements apart, and the axes that it counts."""

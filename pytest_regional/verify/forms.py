@@ -11,7 +11,7 @@ import z3
 
 from pytest_regional.verify import arithmetic as reals
 from pytest_regional.verify.errors import NotVerifiableError
-from pytest_regional.verify.symbols import ANY, LARGEST, PRODUCT, SUM, Expression, constant, parts_of
+from pytest_regional.verify.symbols import ANY, EXTREMES, LARGEST, PRODUCT, SUM, Expression, constant, parts_of
 
 # Constants are computed in double precision, and printed as such.
 _ROUNDING = Fraction(1, 1 << 40)
@@ -26,7 +26,7 @@ def neutral(kind: str, sort: z3.SortRef) -> Expression:
         return z3.RealVal(number) if sort.eq(reals.REAL) else z3.IntVal(number)
     if not sort.eq(reals.REAL):
         raise NotVerifiableError(f"the {kind} of integers")
-    return reals.LOWEST if kind == LARGEST else reals.HIGHEST
+    return reals.LOWEST if EXTREMES.get(kind, kind) == LARGEST else reals.HIGHEST
 
 
 def normal(expression: Expression) -> Expression:

@@ -14,7 +14,7 @@ from pytest_regional._torch.operators import schema_of
 from pytest_regional.verify.errors import NotVerifiableError
 from pytest_regional.verify.operators import MEANINGS, SEVERAL
 from pytest_regional.verify.operators.calls import Call, Place, of_type
-from pytest_regional.verify.symbols import Expression, Reduction
+from pytest_regional.verify.symbols import EXTREMES, Expression, Reduction
 
 Held = Callable[[torch.fx.Node, Place], Expression | None]
 """Returns what memory holds of a node's tensor at a place, or None where it is in no memory."""
@@ -82,5 +82,11 @@ class Region:
         self.bounds.update({variable.decl().name(): size for variable, size in zip(bound, axes, strict=True)})
         one = element(bound)
         name = f"combined#{number}"
-        self.reductions[name] = Reduction(kind, (), bound, one)
-        return z3.Const(name, one.sort())
+        if kind not in EXTREMES:
+            self.reductions[name] = Reduction(kind, (), bound, one)
+            return z3.Const(name, one.sort())
+        place: Expression = z3.IntVal(0)
+        for variable, size in zip(bound, axes, strict=True):
+            place = place * size + variable
+        self.reductions[name] = Reduction(kind, (), bound, one, z3.simplify(place))
+        return z3.Int(name)

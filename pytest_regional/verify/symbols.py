@@ -104,6 +104,10 @@ class Index:
 
 
 SUM, PRODUCT, LARGEST, SMALLEST, ANY = "sum", "product", "largest", "smallest", "any"
+WHERE_LARGEST, WHERE_SMALLEST = "place of the largest", "place of the smallest"
+
+EXTREMES = {WHERE_LARGEST: LARGEST, WHERE_SMALLEST: SMALLEST}
+"""Of which element it is the place."""
 
 
 @dataclass(frozen=True)
@@ -111,16 +115,18 @@ class Reduction:
     """Elements combined, in any order.
 
     Attributes:
-        kind: SUM, PRODUCT, LARGEST, SMALLEST or ANY.
+        kind: SUM, PRODUCT, LARGEST, SMALLEST, ANY, or one of EXTREMES.
         arguments: what the result differs by.
         bound: the variables whose values tell the elements apart.
         element: one of them.
+        place: its number, where the result is the number of an element: of several the smallest.
     """
 
     kind: str
     arguments: tuple[Expression, ...]
     bound: tuple[Expression, ...]
     element: Expression
+    place: Expression | None = None
 
 
 @dataclass

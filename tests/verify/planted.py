@@ -114,6 +114,7 @@ PROGRAMS: dict[str, Program] = {
     "roll": Program(lambda a: a.roll(1, 0), _drawn((64, 16))),
     "layer norm": Program(lambda a: torch.nn.functional.layer_norm(a, (64,)), _drawn((16, 64))),
     "total": Program(lambda a: a.sum(), _drawn((400, 512))),
+    "largest": Program(lambda a: (a.argmax(1), *a.min(0)), _drawn((16, 24))),
     "nonzero": Program(lambda a: a.nonzero() * 2 + 1, _drawn((16, 4))),
     "first": Program(_first, (*_drawn((64,)), torch.tensor(7), torch.tensor(3))),
     "two stages": Program(lambda a: (a.softmax(1) @ a.t()).sum(0), _drawn((16, 16))),

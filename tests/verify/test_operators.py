@@ -18,7 +18,7 @@ from pytest_regional.verify.operators import MEANINGS, SEVERAL
 from pytest_regional.verify.operators.calls import shape_of
 from pytest_regional.verify.operators.places import digits, reshaped
 from pytest_regional.verify.region import Region
-from pytest_regional.verify.symbols import ANY, LARGEST, PRODUCT, SMALLEST, SUM, folded
+from pytest_regional.verify.symbols import ANY, EXTREMES, LARGEST, PRODUCT, SMALLEST, SUM, folded
 
 aten, prims = torch.ops.aten, torch.ops.prims
 _COMBINED = {SUM: sum, PRODUCT: math.prod, LARGEST: max, SMALLEST: min, ANY: any}
@@ -106,7 +106,10 @@ class Computed:
                 z3.substitute(reduction.element, *zip(reduction.bound, map(z3.IntVal, place), strict=True))
                 for place in places
             ]
-            return _COMBINED[reduction.kind](self.value(folded(z3.simplify(term))) for term in terms)
+            values = [self.value(folded(z3.simplify(term))) for term in terms]
+            if reduction.place is None:
+                return _COMBINED[reduction.kind](values)
+            return values.index(_COMBINED[EXTREMES[reduction.kind]](values))
         children = [self.value(child) for child in expression.children()]
         if name.startswith("element "):
             return self.inputs[name.removeprefix("element ")][tuple(children)].item()
@@ -263,7 +266,10 @@ case(aten.var_mean.correction, floats(3, 4), [1], correction=0)
 case(aten.any.dim, truths(3, 4), 1)
 case(aten.all.dim, truths(3, 4), 1)
 case(aten.max.dim, floats(3, 4), 1)
-ONLY_THE_FIRST = {"aten.max.dim"}
+case(aten.min.dim, floats(3, 4), 0, True)
+case(aten.argmax.default, floats(3, 4), 1)
+case(aten.argmax.default, floats(3, 4))
+case(aten.argmin.default, floats(3, 4), 0, True)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -272,7 +278,7 @@ def test_each_element_is_what_pytorch_computes(name):
     computed = Computed(target, arguments, named)
     several = isinstance(computed.expected, (tuple, list))
     results = list(enumerate(computed.expected)) if several else [(None, computed.expected)]
-    for part, expected in results[: 1 if str(target) in ONLY_THE_FIRST else None]:
+    for part, expected in results:
         assert expected.numel()
         for place in itertools.product(*map(range, expected.shape)):
             found = computed.element(place, part)

@@ -37,6 +37,7 @@ RIGHT = (
     "layer norm",
     "total",
     "two stages",
+    "largest",
     "nonzero",
     "first",
 )

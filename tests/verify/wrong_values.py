@@ -70,6 +70,11 @@ WRONG_VALUES: tuple[PlantedFault, ...] = (
     ),
     _wrong("parts multiplied", "total", replaced(_PARTIAL_SUM, "tmp3 = tl.where(r0_mask, tmp1 * 2, 0)")),
     _wrong("parts overlap", "total", replaced("r0_1 + 8192*x0", "r0_1 + 8191*x0")),
+    _wrong("smallest for largest", "largest", replaced("max_with_index(", "min_with_index(")),
+    _wrong("a place further", "largest", substituted(r"tl.broadcast_to\(rindex, ", "tl.broadcast_to(rindex + 1, ")),
+    _wrong(
+        "places from the end", "largest", substituted(r"tl.broadcast_to\(rindex, ", "tl.broadcast_to(23 - rindex, ")
+    ),
     # Buffers
     _wrong("results in another order", "even", replaced("return (buf0, buf1, )", "return (buf1, buf0, )")),
     _wrong("operands in another order", "square", replaced("run(arg0_1, arg1_1,", "run(arg1_1, arg0_1,")),

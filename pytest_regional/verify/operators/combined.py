@@ -8,7 +8,6 @@ from typing import Any
 import z3
 
 from pytest_regional.verify import arithmetic as reals
-from pytest_regional.verify.errors import NotVerifiableError
 from pytest_regional.verify.operators.calls import (
     Call,
     Place,
@@ -18,7 +17,17 @@ from pytest_regional.verify.operators.calls import (
     shape_of,
     source_of,
 )
-from pytest_regional.verify.symbols import ANY, LARGEST, PRODUCT, SMALLEST, SUM, Expression
+from pytest_regional.verify.symbols import (
+    ANY,
+    EXTREMES,
+    LARGEST,
+    PRODUCT,
+    SMALLEST,
+    SUM,
+    WHERE_LARGEST,
+    WHERE_SMALLEST,
+    Expression,
+)
 
 
 def _combined(
@@ -126,9 +135,8 @@ def _all(call: Call) -> Expression:
 
 def _extreme(kind: str) -> Callable[[Call, int], Expression]:
     def meaning(call: Call, part: int) -> Expression:
-        if part != 0:
-            raise NotVerifiableError(f"{call.node.target}: where the {kind} is")
-        return _combined(call, kind, call.arguments[1], call.given(2, "keepdim", False))
+        chosen = EXTREMES[kind] if part == 0 else kind
+        return _combined(call, chosen, call.arguments[1], call.given(2, "keepdim", False))
 
     return meaning
 
@@ -139,6 +147,8 @@ COMBINED: dict[str, Callable[[Call], Expression]] = {
     "aten::prod": _summed_product,
     "aten::amax": _reduction(LARGEST),
     "aten::amin": _reduction(SMALLEST),
+    "aten::argmax": _reduction(WHERE_LARGEST),
+    "aten::argmin": _reduction(WHERE_SMALLEST),
     "aten::var": _var,
     "aten::any": _any,
     "aten::all": _all,
@@ -147,7 +157,7 @@ COMBINED: dict[str, Callable[[Call], Expression]] = {
 
 SEVERAL_COMBINED: dict[str, Callable[[Call, int], Expression]] = {
     "aten::var_mean": _var_mean,
-    "aten::max": _extreme(LARGEST),
-    "aten::min": _extreme(SMALLEST),
+    "aten::max": _extreme(WHERE_LARGEST),
+    "aten::min": _extreme(WHERE_SMALLEST),
 }
 """Those that return several tensors."""
