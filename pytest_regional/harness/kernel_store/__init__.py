@@ -7,7 +7,8 @@ the output of one run of the compiler. No counter of the harness counts those.
 ``commands`` makes keys (``compilers``: for the compiler itself), ``files`` stores kernels and chooses the directory,
 and ``triton_binaries`` stores Triton's kernels. ``PYTEST_REGIONAL_KERNEL_STORE`` (a directory, or ``off``) configures
 every process. Precompiled headers and CPU checks, which Inductor looks up in its own directory, stay there if no other
-user can write to it, and otherwise go into the store.
+user can write to it, and otherwise go into the store. What the compiler made of them is kept like a kernel: that
+directory is a temporary one, and empty on each new machine of a CI service.
 
 The store contains code: only files that this user or root wrote are used. ``pytest_regional._private_folders`` checks
 that.
@@ -85,7 +86,7 @@ def _kept_in(files: KernelFiles) -> Iterator[KernelFiles]:
         key = command.key()
         if files.take(key, command.target):
             return
-        original(line, working_folder)
+        run_whole(original, line, working_folder)
         files.put(key, command.target)
 
     with cpp.compiling_with(run), _triton_manager():
