@@ -27,6 +27,7 @@ from pytest_regional._reporting import ATTRIBUTE
 from pytest_regional._retirement import Retirement, UnrestorableStateError
 from pytest_regional._stash import DRAWER, FUZZ, HARNESS, PHASES, TARGET
 from pytest_regional._text import plural
+from pytest_regional._waiting import waiting_for
 from pytest_regional._written import RunOutputs
 from pytest_regional.harness.kernel_store.files import KernelFiles
 from pytest_regional.report import details, facts, phase_times, progress, proofs, terminal
@@ -80,7 +81,7 @@ class RunHooks:
     def _harness(self, item: pytest.Item) -> Iterator[Regional]:
         """Give a marked test its harness: isolated and observed until its teardown."""
         # What all tests need is on no test's clock, and never half imported where time or memory ends.
-        with limits_of(item).suspended():
+        with limits_of(item).suspended(), waiting_for("importing PyTorch's compilers"):
             from pytest_regional._torch.inductor import import_compilers
             from pytest_regional.harness.options import CompileOptions
             from pytest_regional.harness.regional import harness, seed_for
@@ -189,7 +190,8 @@ class RunHooks:
             return (yield)
 
         def lines() -> progress.ProgressLines:
-            return progress.ProgressLines(self._session.scratch_dir, progress.EVERY)
+            waits = progress.says_waits(session.config)
+            return progress.ProgressLines(self._session.scratch_dir, progress.EVERY, waits=waits)
 
         with self._errors.around("writing lines about tests that take long", lines):
             return (yield)
