@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from pytest_regional._waiting import waiting_for
 from pytest_regional.harness.kernel_store.commands import Command, run_whole
 from pytest_regional.harness.kernel_store.files import (
     HEADERS,
+    PRECOMPILED,
     PROCESSOR,
     VARIABLE,
     KernelFiles,
@@ -85,6 +87,8 @@ def environment_of_scripts() -> dict[str, str]:
 
 @contextlib.contextmanager
 def _kept_in(files: KernelFiles) -> Iterator[KernelFiles]:
+    packing: list[threading.Thread] = []
+
     def run(original: cpp.Run, line: str, working_folder: str) -> None:
         command = Command.of(line)
         if command is None:
@@ -96,10 +100,19 @@ def _kept_in(files: KernelFiles) -> Iterator[KernelFiles]:
         once = _ONCE.get(command.target.parent.name)
         with waiting_for(once) if once else contextlib.nullcontext():
             run_whole(original, line, working_folder)
-        files.put(key, command.target)
+        if command.target.suffix != PRECOMPILED:
+            files.put(key, command.target)
+            return
+        # Packing takes a second, in which the kernel is compiled.
+        packing.append(threading.Thread(target=files.put, args=(key, command.target), name="regional-packing"))
+        packing[-1].start()
 
-    with cpp.compiling_with(run), _triton_manager():
-        yield files
+    try:
+        with cpp.compiling_with(run), _triton_manager():
+            yield files
+    finally:
+        for thread in packing:
+            thread.join()
 
 
 @contextlib.contextmanager
