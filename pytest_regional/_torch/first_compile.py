@@ -7,7 +7,7 @@ import importlib
 import pkgutil
 import warnings
 
-from pytest_regional._torch import private_module, symbol
+from pytest_regional._torch import private_module, symbol, triton
 
 #: The patterns of Inductor's passes, of which a compile imports one after the other.
 _PATTERNS = "torch._inductor.fx_passes.serialized_patterns"
@@ -58,9 +58,10 @@ def import_all() -> None:
     symbol("torch._dynamo", "list_backends")()
     symbol("torch._inductor.codegen.common", "init_backend_registration")()
     symbol("torch._inductor.codegen.common", "get_device_op_overrides")("cpu")
-    symbol("torch._inductor.codecache", "torch_key")()
     if symbol("torch._inductor.runtime.triton_compat", "HAS_TRITON"):
-        symbol("torch._inductor.runtime.triton_compat", "triton_key")()
+        triton.code_keys()
+    else:
+        triton.torch_code_key()
 
 
 def prepare_for_cpu() -> None:
