@@ -84,14 +84,14 @@ def job_for(function: Callable[..., Any], arguments: tuple[Any, ...], harness: d
 
 
 def call_in_new_process(
-    job: Job, timeout: float | None, starts: NewProcesses, *, fresh_interpreter: bool = False
+    job: Job, timeout: float | None, starts: NewProcesses | None = None, *, fresh_interpreter: bool = False
 ) -> tuple[ProcessResult, bool]:
     """Make the call described by ``job`` in a new process; say whether the backend under test compiled there.
 
     Args:
         job: the call, from :func:`job_for`.
         timeout: seconds after which the child is killed; ``None`` for no limit.
-        starts: starts the process.
+        starts: starts the process; by default, it is an interpreter.
         fresh_interpreter: whether it is an interpreter of its own in any case.
 
     Raises:
@@ -102,7 +102,7 @@ def call_in_new_process(
         # The call may go to another working folder.
         request, answer = Path(folder, "request").absolute(), Path(folder, "answer").absolute()
         request.write_bytes(pickle.dumps(job))
-        output = _run_child(request, answer, timeout, starts, fresh_interpreter=fresh_interpreter)
+        output = _run_child(request, answer, timeout, starts or NewProcesses(), fresh_interpreter=fresh_interpreter)
         if not answer.exists():
             raise NewProcessError(f"the new process ended without an answer\n{output}")
         return _unpack(pickle.loads(answer.read_bytes()), output)
