@@ -60,6 +60,8 @@ measurements: $(VENV)/installed  ## Print the other measurements that the docume
 	$(RUN) bench.partitioning
 	$(RUN) bench.partition_counts
 	$(RUN) bench.warm_start
+	$(RUN) bench.new_processes
+	$(RUN) bench.first_test
 	$(RUN) bench.faults
 	$(RUN) tests.reference.corruption
 	$(RUN) bench.code_reader

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 DEFAULT_BACKEND = "reference"
 DEFAULT_FINDINGS = "regional-findings"
 OFF_REASON = "needs --regional-backend (or regional_backend in the ini file): regional compilation tests are off"
+
+#: Each takes as much memory as a process that has imported torch.
+MOST_SERVERS = 8
 
 #: What crosses to workers of pytest-xdist, and every generator takes.
 MOST_SEED = 2**63 - 1
@@ -59,6 +63,8 @@ class Settings:
         blame: how far a failure is followed up: ``"off"``, ``"region"`` or ``"deep"``; where it is ``None``, a failed
             comparison with eager to the region, and findings of fuzz tests to the step.
         verify: seconds for each kernel that is to be verified for all sizes; ``None`` where none is.
+        process_servers: how many servers the processes of ``in_new_process`` are forked from; 0: each is an
+            interpreter.
     """
 
     backends: tuple[str, ...]
@@ -80,6 +86,7 @@ class Settings:
     update: bool
     blame: BlameDepth | None
     verify: float | None
+    process_servers: int
 
 
 class OptionError(RegionalError, ValueError):
@@ -278,6 +285,20 @@ def _verify(value: str | None, config: pytest.Config) -> float | None:
     return seconds
 
 
+def _process_servers(value: str | None, config: pytest.Config) -> int:
+    if value in (None, "", "spawn"):
+        return 0
+    found = re.fullmatch(r"forkserver(?::(\d+))?", str(value))
+    count = int(found[1] or 1) if found else 0
+    if not 1 <= count <= MOST_SERVERS:
+        raise OptionError(f"expected spawn, forkserver, or forkserver:N with N from 1 to {MOST_SERVERS}")
+    from pytest_regional.harness.fork_server import missing_for_fork_server
+
+    if missing_for_fork_server():
+        raise OptionError(missing_for_fork_server())
+    return count
+
+
 def _audit(given: Any, config: pytest.Config) -> bool:
     return bool(given)
 
@@ -409,6 +430,17 @@ OPTIONS = (
         _verify,
         metavar="S",
         bare="20",
+        echo=True,
+        checked_when_off=True,
+    ),
+    Option(
+        "process_servers",
+        "regional_processes",
+        "How processes of in_new_process start: 'spawn' (default: each is a new interpreter, which imports torch), "
+        "'forkserver' (forked from a server that has imported torch, unless that would make a difference), or "
+        "'forkserver:N' (from N servers in turns, each with a hash seed of its own).",
+        _process_servers,
+        metavar="HOW",
         echo=True,
         checked_when_off=True,
     ),

@@ -27,6 +27,7 @@ from pytest_regional._reporting import ATTRIBUTE
 from pytest_regional._retirement import Retirement, UnrestorableStateError
 from pytest_regional._stash import DRAWER, FUZZ, HARNESS, PHASES, TARGET
 from pytest_regional._text import plural
+from pytest_regional._waiting import waiting_for
 from pytest_regional._written import RunOutputs
 from pytest_regional.harness.kernel_store.files import KernelFiles
 from pytest_regional.report import details, facts, phase_times, progress, proofs, terminal
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from pytest_regional._goldens import GoldenHooks
     from pytest_regional._session import RegionalSession
     from pytest_regional._xdist import WorkerHooks
+    from pytest_regional.harness.process import ForkServers
     from pytest_regional.harness.regional import Regional
 
 
@@ -57,6 +59,7 @@ class RunHooks:
         endings.write_reports = self._leave_reports
         self._began = time.time()
         self._retirement = Retirement(session.config, session.scratch_dir)
+        self._servers: ForkServers | None = None
         #: How often each test was set up: more than once where a plugin runs tests again.
         self._setups: Counter[str] = Counter()
 
@@ -78,12 +81,13 @@ class RunHooks:
     def _harness(self, item: pytest.Item) -> Iterator[Regional]:
         """Give a marked test its harness: isolated and observed until its teardown."""
         # What all tests need is on no test's clock, and never half imported where time or memory ends.
-        with limits_of(item).suspended():
+        with limits_of(item).suspended(), waiting_for("importing PyTorch's compilers"):
             from pytest_regional._torch.inductor import import_compilers
             from pytest_regional.harness.options import CompileOptions
             from pytest_regional.harness.regional import harness, seed_for
 
             import_compilers()
+            self._make_servers()
 
         target, settings = item.stash[TARGET], self._session.settings
         mark = target.mark
@@ -99,6 +103,7 @@ class RunHooks:
             verify_seconds=settings.verify,
         ) as regional:
             item.stash[HARNESS] = regional
+            self._start_processes(item, regional)
             regional.goldens = goldens_of(item, target, update=settings.update)
             # An audit checks the backward that is disclaimed, and the results that do not last.
             regional.forward_only &= "backward" not in mark.requires
@@ -108,6 +113,29 @@ class RunHooks:
                 regional._observer.listeners.append(item.stash[DRAWER])
             with self._timed(item, regional):
                 yield regional
+
+    def _start_processes(self, item: pytest.Item, regional: Regional) -> None:
+        """Say how the test's new processes start."""
+        from pytest_regional.harness.process import NewProcesses
+
+        if self._session.settings.process_servers:
+            device = regional.device_under_test.name
+            regional.new_processes = NewProcesses(self._servers, device, lambda: limits_of(item).suspended())
+
+    def _make_servers(self) -> None:
+        """Make, before the first marked test and what that sets, the servers that processes are forked from."""
+        from pytest_regional.harness.devices.device import DeviceError, device_under_test
+        from pytest_regional.harness.process import ForkServers
+
+        count = self._session.settings.process_servers
+        if not count or self._servers is not None:
+            return
+        devices = set()
+        for name in self._session.settings.devices:
+            with contextlib.suppress(DeviceError):
+                devices.add(device_under_test(name).name)
+        self._servers = ForkServers(count, "cpu" if devices == {"cpu"} else "")
+        self._session.config.add_cleanup(self._servers.end)
 
     @contextlib.contextmanager
     def _timed(self, item: pytest.Item, regional: Regional) -> Iterator[None]:
@@ -162,7 +190,8 @@ class RunHooks:
             return (yield)
 
         def lines() -> progress.ProgressLines:
-            return progress.ProgressLines(self._session.scratch_dir, progress.EVERY)
+            waits = progress.says_waits(session.config)
+            return progress.ProgressLines(self._session.scratch_dir, progress.EVERY, waits=waits)
 
         with self._errors.around("writing lines about tests that take long", lines):
             return (yield)

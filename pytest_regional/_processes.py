@@ -19,16 +19,21 @@ _POOL = b"torch._inductor.compile_worker"
 _GUARD = "regional-guard"
 
 
+#: The name of one that others are forked from: see :mod:`pytest_regional.harness.fork_server`. It outlives tests.
+_SERVER = "regional-server"
+
+
 #: What a process is known by: its number, which another one may get later, and when it began.
 Identity = tuple[int, int]
 
 
 class Process(NamedTuple):
-    """One process: its number, its parent's, and when it began, in clock ticks since the machine did."""
+    """One process: its number, its parent's, and when it began, in clock ticks since the machine did; its name."""
 
     number: int
     parent: int
     began: int
+    name: str = ""
 
     @property
     def identity(self) -> Identity:
@@ -115,7 +120,8 @@ def _below(number: int, but: Callable[[int], bool] = lambda _: False) -> list[Pr
     for process in sorted(_processes(), key=lambda one: (one.began, one.number)):
         if process.parent in family and not but(process.number):
             family.add(process.number)
-            found.append(process)
+            if process.name != _SERVER:
+                found.append(process)
     return found
 
 
@@ -133,7 +139,8 @@ def _processes() -> Iterator[Process]:
             text = (entry / "stat").read_text(encoding="utf-8", errors="replace")
             if f"({_GUARD})" not in text:
                 fields = _fields(text)
-                yield Process(int(entry.name), int(fields[1]), int(fields[19]))
+                name = text.partition("(")[2].rpartition(")")[0]
+                yield Process(int(entry.name), int(fields[1]), int(fields[19]), name)
 
 
 def _fields(stat: str) -> list[str]:
@@ -145,9 +152,32 @@ def _stat(number: int) -> str:
     return Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace")
 
 
+_OWN_NAME = Path("/proc/self/comm")
+
+
 def call_this_a_guard() -> None:
     """Have nobody look for this process, or end it, where all below another one are meant."""
-    Path("/proc/self/comm").write_text(_GUARD, encoding="ascii")
+    call_this(_GUARD)
+
+
+def call_this_a_server() -> str:
+    """Have nobody end this process where those are meant that it has forked; return what it was called."""
+    called = _OWN_NAME.read_text(encoding="utf-8", errors="replace").strip() if _OWN_NAME.exists() else ""
+    call_this(_SERVER)
+    return called
+
+
+def call_this(name: str) -> None:
+    """Give this process a name, where processes have one that can be changed."""
+    if _OWN_NAME.exists():
+        _OWN_NAME.write_text(name, encoding="utf-8")
+
+
+def is_server(number: int) -> bool:
+    """Say whether a process is one that others are forked from."""
+    with contextlib.suppress(OSError):
+        return f"({_SERVER})" in _stat(number)
+    return False
 
 
 def is_of_inductors_pool(number: int) -> bool:

@@ -45,9 +45,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if not _config.is_requested(config):
         _config.check_values(config)
         return
-    from pytest_regional._session import RegionalSession
+    from pytest_regional.report.progress import said_if_it_takes_long
 
-    session = RegionalSession(config, _config.resolve(config))
+    with said_if_it_takes_long(config, "importing torch"):
+        from pytest_regional._session import RegionalSession
+
+        session = RegionalSession(config, _config.resolve(config))
     config.stash[SESSION] = session
     for name, hooks in _hooks_of_a_run(session):
         config.pluginmanager.register(hooks, name)

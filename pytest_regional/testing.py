@@ -234,6 +234,6 @@ def counters() -> Counters:
     return current().counters
 
 
-def in_new_process(function: Callable[..., Any], *arguments: Any, timeout: float | None = None) -> ProcessResult:
+def in_new_process(function: Callable[..., Any], *arguments: Any, **options: Any) -> ProcessResult:
     """As :meth:`Regional.in_new_process` of :func:`current`."""
-    return current().in_new_process(function, *arguments, timeout=timeout)
+    return current().in_new_process(function, *arguments, **options)

@@ -26,6 +26,7 @@ Modules by area of PyTorch; later ones import earlier ones:
 * ``cpp``: runs of the C++ compiler, precompiled headers, the CPU.
 * ``cpp_loops``: the loops of C++ kernels, and what their bodies read and write.
 * ``triton``: Triton's language, interpreter, runtime and compiler.
+* ``first_compile``: what the first compile of a process imports and computes.
 * ``device``: the patch points for a described GPU.
 * ``distributed``: collectives and process groups.
 * ``process_state``, ``thread_state``: PyTorch's state outside of its settings, which isolation restores.

@@ -242,14 +242,22 @@ def stand_alone() -> None:
     symbol("torch._inductor.runtime.triton_heuristics", "CachingAutotuner")
 
 
-def code_keys() -> tuple[str, ...]:
-    """Return PyTorch's digests of the code that generates and compiles kernels: takes a second, once per process.
+def torch_code_key() -> str:
+    """Return PyTorch's digest of the code that generates kernels: takes half a second, once per process.
 
-    ``torch._inductor.codecache.torch_key`` (versions and the sources of ``torch._inductor``) and Triton's own, from
-    ``torch._inductor.runtime.triton_compat`` (2.11 to 2.15). Both are in the key of each of Inductor's caches.
+    ``torch._inductor.codecache.torch_key``: versions and the sources of ``torch._inductor`` (2.11 to 2.15).
     """
     digest: bytes = symbol("torch._inductor.codecache", "torch_key")()
-    return digest.hex(), symbol("torch._inductor.runtime.triton_compat", "triton_key")()
+    return digest.hex()
+
+
+def code_keys() -> tuple[str, ...]:
+    """Return :func:`torch_code_key` and Triton's own digest, which takes as long.
+
+    The latter is from ``torch._inductor.runtime.triton_compat`` (2.11 to 2.15). Both are in the key of each of
+    Inductor's caches.
+    """
+    return torch_code_key(), symbol("torch._inductor.runtime.triton_compat", "triton_key")()
 
 
 def kernel_in(path: Path, name: str) -> Any:

@@ -1,21 +1,32 @@
-"""Run a function in a fresh interpreter that shares this test's cache folder: the honest cold/warm test."""
+"""Run a function in a new process that shares this test's cache folder: the honest cold/warm test."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import pickle
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_regional import _processes, _stacks
 from pytest_regional._errors import RegionalError
 from pytest_regional._secrets import SecretVariables
+from pytest_regional._waiting import waiting_for
 from pytest_regional.harness.counters import Counters
+from pytest_regional.harness.fork_server.client import (
+    ForkServer,
+    ForkServerError,
+    PipedProcess,
+    ServerEndedError,
+    fork_piped,
+)
 
 #: For what an ended process has left in the pipe.
 _DRAIN_SECONDS = 5.0
@@ -72,12 +83,16 @@ def job_for(function: Callable[..., Any], arguments: tuple[Any, ...], harness: d
     return Job(module, qualname, file, pickled, harness, tuple(p for p in sys.path if p))
 
 
-def call_in_new_process(job: Job, timeout: float | None) -> tuple[ProcessResult, bool]:
-    """Make the call described by ``job`` in a fresh interpreter; say whether the backend under test compiled there.
+def call_in_new_process(
+    job: Job, timeout: float | None, starts: NewProcesses | None = None, *, fresh_interpreter: bool = False
+) -> tuple[ProcessResult, bool]:
+    """Make the call described by ``job`` in a new process; say whether the backend under test compiled there.
 
     Args:
         job: the call, from :func:`job_for`.
         timeout: seconds after which the child is killed; ``None`` for no limit.
+        starts: starts the process; by default, it is an interpreter.
+        fresh_interpreter: whether it is an interpreter of its own in any case.
 
     Raises:
         NewProcessError: the call raised, the child died, or the time was up.
@@ -87,23 +102,124 @@ def call_in_new_process(job: Job, timeout: float | None) -> tuple[ProcessResult,
         # The call may go to another working folder.
         request, answer = Path(folder, "request").absolute(), Path(folder, "answer").absolute()
         request.write_bytes(pickle.dumps(job))
-        output = _run_child(request, answer, timeout)
+        output = _run_child(request, answer, timeout, starts or NewProcesses(), fresh_interpreter=fresh_interpreter)
         if not answer.exists():
             raise NewProcessError(f"the new process ended without an answer\n{output}")
         return _unpack(pickle.loads(answer.read_bytes()), output)
 
 
-def _run_child(request: Path, answer: Path, timeout: float | None) -> str:
+def _run_child(
+    request: Path, answer: Path, timeout: float | None, starts: NewProcesses, *, fresh_interpreter: bool
+) -> str:
     environment = interpreter_environment(**{_stacks.VARIABLE: str(request.with_name("stacks"))})
+    arguments = [str(request), str(answer), str(os.getpid())]
     try:
-        done = run_interpreter(
-            "pytest_regional.harness._child", [str(request), str(answer), str(os.getpid())], environment, timeout
+        done = starts.run(
+            "pytest_regional.harness._child", arguments, environment, timeout, fresh_interpreter=fresh_interpreter
         )
     except subprocess.TimeoutExpired as error:
         raise NewProcessError(
             f"the new process did not answer within {timeout:g} s and was killed\n{error.stdout!s}"
         ) from None
-    return f"exit status {done.returncode}; it printed:\n{done.stdout}"
+    except ServerEndedError as error:
+        raise NewProcessError(str(error)) from None
+    return f"exit status {done.returncode}{starts.how}; it printed:\n{done.stdout}"
+
+
+#: What is printed is read as this, whatever the locale.
+_ENCODING = {"PYTHONIOENCODING": "utf-8:backslashreplace"}
+
+
+class ForkServers:
+    """The servers of a run, which processes are forked from in turns.
+
+    Args:
+        count: how many: the processes of each have hash seeds of their own.
+        device: the only device that its processes compile for; empty where it is not known.
+    """
+
+    def __init__(self, count: int, device: str = "") -> None:
+        self.device = device
+        environment = interpreter_environment(**_ENCODING)
+        preload = "harness_for_cpu" if device == "cpu" else "harness"
+        self._servers = [ForkServer(environment, preload) for _ in range(count)]
+        self._turns = itertools.cycle(self._servers)
+
+    def next(self) -> ForkServer:
+        """Return the server whose turn it is."""
+        return next(self._turns)
+
+    def end(self) -> None:
+        """End all of them."""
+        for server in self._servers:
+            server.end()
+
+
+@dataclass
+class NewProcesses:
+    """Starts the new processes of one test, and counts how.
+
+    Attributes:
+        servers: what they are forked from; ``None``: each is an interpreter of its own.
+        device: the device under test.
+        unclocked: is around what is on no test's clock: the start of a server.
+        forked: how many were.
+        interpreters: how many were not, though there are servers, by reason.
+        how: how the last one started, in words for a message; empty for an interpreter.
+    """
+
+    servers: ForkServers | None = None
+    device: str = ""
+    unclocked: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+    forked: int = 0
+    interpreters: Counter[str] = field(default_factory=Counter)
+    how: str = ""
+
+    def run(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        timeout: float | None,
+        *,
+        fresh_interpreter: bool = False,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run ``python -m module`` to its end, as :func:`run_interpreter`.
+
+        Raises:
+            subprocess.TimeoutExpired: as there.
+            ServerEndedError: the server was killed meanwhile.
+        """
+        self.how = ""
+        if self.servers is None:
+            return run_interpreter(module, arguments, environment, timeout)
+        try:
+            process = self._fork(self.servers, module, arguments, environment, fresh_interpreter=fresh_interpreter)
+        except ForkServerError as why:
+            self.how = ""
+            self.interpreters[str(why)] += 1
+            return run_interpreter(module, arguments, environment, timeout)
+        self.forked += 1
+        return _finished(process, [sys.executable, "-m", module, *arguments], timeout)
+
+    def _fork(
+        self,
+        servers: ForkServers,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        fresh_interpreter: bool,
+    ) -> PipedProcess:
+        if fresh_interpreter:
+            raise ForkServerError("the test asks for an interpreter")
+        if servers.device not in ("", self.device):
+            raise ForkServerError(f"the server is prepared for {servers.device} alone, and this is {self.device}")
+        server = servers.next()
+        with self.unclocked(), waiting_for("starting the server of new processes, which imports torch"):
+            server.start()
+        self.how = f" (forked from a server with PYTHONHASHSEED={server.hash_seed})"
+        return fork_piped(server, module, arguments, {**environment, **_ENCODING, _stacks.VARIABLE: server.stacks})
 
 
 def interpreter_environment(*without: str, **more: str) -> SecretVariables:
@@ -138,30 +254,36 @@ def run_interpreter(
     command = [str(python), "-m", module, *arguments]
     with subprocess.Popen(
         command,
-        # What it prints is read as this, whatever the locale.
-        env={**environment, "PYTHONIOENCODING": "utf-8:backslashreplace"},
+        env={**environment, **_ENCODING},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         encoding="utf-8",
         errors="backslashreplace",
     ) as process:
-        try:
-            printed, _ = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            running = _processes.with_all_below(process.pid)
-            shown = _stacks.of_processes(running)
-            _processes.end(running)
-            printed = _ended(process)
-            raise subprocess.TimeoutExpired(command, timeout or 0, f"{shown}it printed:\n{printed}") from None
-        except BaseException as error:
-            printed = _ended(process)
-            if printed and hasattr(error, "add_note"):  # Python 3.11
-                error.add_note(f"The new process had printed:\n{printed}")
-            raise
-    return subprocess.CompletedProcess(command, process.returncode, printed)
+        return _finished(process, command, timeout)
 
 
-def _ended(process: subprocess.Popen[str]) -> str:
+def _finished(
+    process: subprocess.Popen[str] | PipedProcess, command: Sequence[str], timeout: float | None
+) -> subprocess.CompletedProcess[str]:
+    """Wait for the end of ``process``, as :func:`run_interpreter`."""
+    try:
+        printed, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        running = _processes.with_all_below(process.pid)
+        shown = _stacks.of_processes(running)
+        _processes.end(running)
+        printed = _ended(process)
+        raise subprocess.TimeoutExpired(command, timeout or 0, f"{shown}it printed:\n{printed}") from None
+    except BaseException as error:
+        printed = _ended(process)
+        if printed and hasattr(error, "add_note"):  # Python 3.11
+            error.add_note(f"The new process had printed:\n{printed}")
+        raise
+    return subprocess.CompletedProcess(command, process.returncode or 0, printed)
+
+
+def _ended(process: subprocess.Popen[str] | PipedProcess) -> str:
     """End ``process`` and all below it; return what they printed."""
     _processes.end(_processes.with_all_below(process.pid))
     try:

@@ -17,6 +17,7 @@ from pytest_regional._text import shown
 from pytest_regional._torch.dynamo import guards_untimed
 from pytest_regional._torch.inductor import import_compilers
 from pytest_regional._torch.process_state import structured_trace_off
+from pytest_regional._waiting import waiting_for
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness import isolation
@@ -39,7 +40,7 @@ from pytest_regional.harness.inputs import InputFactories
 from pytest_regional.harness.kernel_store import kernels_kept
 from pytest_regional.harness.observe.trace import TraceListener
 from pytest_regional.harness.options import CompileOptions
-from pytest_regional.harness.process import ProcessResult, call_in_new_process, job_for
+from pytest_regional.harness.process import NewProcesses, ProcessResult, call_in_new_process, job_for
 from pytest_regional.harness.record import CompileRecord, GraphRecord
 from pytest_regional.harness.vacuity import check_fallbacks, check_not_vacuous, compiled_something, warn_of_misspelt
 
@@ -74,6 +75,7 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         blame_depth: how far a failed comparison is followed up: ``"off"``, ``"region"`` or ``"deep"``.
         culprits: what was found to be to blame for failures, under ``"deep"``.
         goldens: where the goldens of this test are; ``None`` outside of pytest.
+        new_processes: starts those of :meth:`in_new_process`.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         self._expected_fallbacks: list[Event] = []
         self.leaks: tuple[isolation.Leak, ...] = ()
         self.goldens: GoldensOfTest | None = None
+        self.new_processes = NewProcesses()
 
     @property
     def backend(self) -> str:
@@ -522,12 +525,23 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
             self._spec.forget()
 
     def in_new_process(
-        self, function: Callable[..., Any], *arguments: Any, timeout: float | None = None
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        timeout: float | None = None,
+        fresh_interpreter: bool = False,
     ) -> ProcessResult:
-        """Call ``function(*arguments)`` in a fresh interpreter that shares this test's cache directory.
+        """Call ``function(*arguments)`` in a new process that shares this test's cache directory.
 
         A function whose first parameter is called ``regional`` gets a harness like this one before the arguments.
         Returns a :class:`ProcessResult` with the call's value and counters. A skip there is a skip here.
+
+        Args:
+            function: a function at the top of a module.
+            arguments: what it is called with.
+            timeout: seconds after which the process is killed.
+            fresh_interpreter: start an interpreter also with ``--regional-processes=forkserver``: for tests of what
+                happens when an interpreter, or torch, starts.
 
         Raises:
             NewProcessError: the call raised or died there, or took longer than ``timeout`` seconds.
@@ -536,7 +550,8 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         """
         if timeout is not None:
             timeout = _seconds(timeout)
-        result, compiled = call_in_new_process(job_for(function, arguments, self._for_new_process()), timeout)
+        job = job_for(function, arguments, self._for_new_process())
+        result, compiled = call_in_new_process(job, timeout, self.new_processes, fresh_interpreter=fresh_interpreter)
         # What was compiled or loaded there was compiled or loaded by this test.
         self._observer.called_compiled_region |= compiled
         return result
@@ -640,7 +655,8 @@ def harness(
         regional = Regional(resolved, device, folder, seed, options or CompileOptions(), blame_depth, verify_seconds)
         stack.enter_context(structured_trace_off())
         import_compilers()
-        check_emulation(regional.device_under_test)
+        with waiting_for(f"checking that {regional.device_under_test.name} works here, once"):
+            check_emulation(regional.device_under_test)
         if isolate:
             stack.enter_context(_isolated(regional, shared_cache=shared_cache))
         stack.enter_context(kernels_kept())

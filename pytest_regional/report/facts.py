@@ -16,7 +16,8 @@ its lines. ``message`` is the beginning of the error itself. ``rerun`` is a comm
 is added where the report is written. ``shard`` is which part of a fuzz test it is, from 0. ``compile_times`` is how
 long phases took: see :mod:`pytest_regional.report.phase_times`. ``generated_code`` names lines of generated code that
 the failure concerns (:class:`CodeLine`). ``proofs``, only under ``--regional-verify``, is what was found out about each
-kernel: see :mod:`pytest_regional.report.proofs`.
+kernel: see :mod:`pytest_regional.report.proofs`. ``new_processes``, only under ``--regional-processes=forkserver``, is
+how those of ``in_new_process`` started: how many were ``forked``, and by reason how many ``interpreters`` there were.
 """
 
 from __future__ import annotations
@@ -91,6 +92,7 @@ class _LaterFacts(TypedDict, total=False):
     generated_code: list[CodeLine]
     compile_times: dict[str, Any]
     proofs: list[dict[str, Any]]
+    new_processes: dict[str, Any]
 
 
 class Facts(_LaterFacts):
@@ -134,9 +136,17 @@ def of(item: pytest.Item, target: Target, regional: Regional | None) -> dict[str
         "details": None,
         **place_of(item),
         **proofs.proofs_of(regional),
+        **_new_processes_of(regional),
         **({"shard": shard_of(item)} if is_fuzz_test(item) else {}),
         **({"culprits": [one.as_data() for one in regional.culprits]} if regional and regional.culprits else {}),
     }
+
+
+def _new_processes_of(regional: Regional | None) -> dict[str, Any]:
+    started = regional.new_processes if regional else None
+    if started is None or not (started.forked or started.interpreters):
+        return {}
+    return {"new_processes": {"forked": started.forked, "interpreters": dict(started.interpreters)}}
 
 
 def plain(known: dict[str, Any]) -> dict[str, Any]:

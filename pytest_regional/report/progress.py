@@ -19,9 +19,12 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 from pytest_regional._files import dumps, write_whole
 from pytest_regional._private_folders import make_own_folder
 from pytest_regional._text import plural
+from pytest_regional._waiting import longer_than
 from pytest_regional.fuzz.budget import duration
 
 if TYPE_CHECKING:
+    import pytest
+
     from pytest_regional.fuzz.budget import Clock
     from pytest_regional.fuzz.campaign import CampaignResult
 import html
@@ -33,6 +36,9 @@ from pytest_regional.report.outputs import HISTORY, ending_of
 
 #: Seconds between two lines on the terminal: often enough to be believed, rare enough for the log of a night.
 EVERY = 30.0
+
+#: Seconds of silence, and of the next look at whether they have passed.
+SILENCE, LOOK = 2.0, 0.25
 
 #: Seconds between two writes of one campaign, which may check hundreds of programs in them.
 WRITTEN_EVERY = 1.0
@@ -82,11 +88,13 @@ class ProgressLines:
     Args:
         scratch_dir: the directory of those files.
         every: seconds between two lines.
+        waits: whether to say, once, what this process does itself that takes more than :data:`SILENCE` seconds.
     """
 
-    def __init__(self, scratch_dir: Path, every: float) -> None:
+    def __init__(self, scratch_dir: Path, every: float, *, waits: bool = False) -> None:
         self._scratch_dir = scratch_dir
         self._every = every
+        self._waits = waits
         self._over = threading.Event()
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._write, name="regional-progress", daemon=True)
@@ -113,16 +121,53 @@ class ProgressLines:
             self._error = error
 
     def _write_until_over(self) -> None:
-        before = ""
-        while not self._over.wait(self._every):
+        before, said, next_line = "", {""}, time.monotonic() + self._every
+        while not self._over.wait(min(self._every, LOOK) if self._waits else self._every):
+            what = longer_than(SILENCE) if self._waits else ""
+            if what not in said:
+                said.add(what)
+                self._say(waiting_line(what))
+            if time.monotonic() < next_line:
+                continue
+            next_line = time.monotonic() + self._every
             lines = "\n".join(
                 filter(None, (progress_line(self._scratch_dir), slow_line(self._scratch_dir, self._every)))
             )
             if lines and lines != before:
-                # The cursor is most often after the dots of tests.
-                self._terminal.write(f"\n{lines}\n")
-                self._terminal.flush()
+                self._say(lines)
             before = lines
+
+    def _say(self, lines: str) -> None:
+        # The cursor is most often after the dots of tests.
+        self._terminal.write(f"\n{lines}\n")
+        self._terminal.flush()
+
+
+def waiting_line(what: str) -> str:
+    """Return the line about what the process does itself."""
+    return f"regional: {what} ..."
+
+
+def says_waits(config: pytest.Config) -> bool:
+    """Return whether a run says what it waits for: on a terminal, and with ``-v``; not with ``-q``, nor in a worker."""
+    if hasattr(config, "workerinput"):
+        return False
+    return sys.stdout.isatty() if config.get_verbosity() == 0 else config.get_verbosity() > 0
+
+
+@contextlib.contextmanager
+def said_if_it_takes_long(config: pytest.Config, what: str) -> Iterator[None]:
+    """Say, before tests run, what the block does, once it has taken more than :data:`SILENCE` seconds."""
+    if not says_waits(config):
+        yield
+        return
+    timer = threading.Timer(SILENCE, lambda: print(waiting_line(what), flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _standard_output() -> TextIO:

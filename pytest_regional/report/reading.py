@@ -253,7 +253,10 @@ _ON_A_CLOCK = {"phases": _table(_seconds), "regions": _table(_table(_seconds))}
 _COMPILE_TIMES = _record(("cpu",), **_ON_A_CLOCK, cpu=_record(**_ON_A_CLOCK), not_measured=_list(_text))
 _CODE_LINE = _record(("finding", "file"), path=_text, line=_count, what=_text, finding=_text, file=_text)
 _TEST = _record(
-    ("culprits", "phase", "blame", "file", "line", "message", "rerun", "shard", "compile_times", "generated_code"),
+    (
+        *("culprits", "phase", "blame", "file", "line", "message", "rerun", "shard", "compile_times", "generated_code"),
+        "new_processes",
+    ),
     version=_count,
     test=_text,
     suite=_text,
@@ -279,6 +282,7 @@ _TEST = _record(
     shard=_count,
     generated_code=_list(_CODE_LINE),
     compile_times=_COMPILE_TIMES,
+    new_processes=_record(forked=_count, interpreters=_table(_count)),
 )
 _GOLDEN = _record(file=_text, test=_text, backend=_text, name=_text, device=_text, state=_state)
 _RUN = _record(

@@ -31,6 +31,7 @@ def write(reporter: Any, facts: Sequence[Facts], lost_workers: int) -> None:
     _write_causes(reporter, facts)
     for line in proofs.totals_of(facts):
         reporter.write_line(line, **({"red": True} if "refuted" in line else {}))
+    _write_new_processes(reporter, facts)
     for line in document.advice(facts):
         reporter.write_line(line)
     _write_crashed(reporter, facts)
@@ -80,6 +81,20 @@ def _write_repeated(reporter: Any, facts: Sequence[Facts]) -> None:
             f"{plural(len(repeated), 'test')} ran more than once, and counts as it ended last: "
             f"{', '.join(repeated[:_SHOWN])}{more}"
         )
+
+
+def _write_new_processes(reporter: Any, facts: Sequence[Facts]) -> None:
+    forked, interpreters = 0, Counter[str]()
+    for fact in facts:
+        started: dict[str, Any] = fact.get("new_processes", {"forked": 0, "interpreters": {}})
+        forked += started["forked"]
+        interpreters.update({why.partition("\n")[0]: count for why, count in started["interpreters"].items()})
+    if not forked and not interpreters:
+        return
+    more = f", and {plural(interpreters.total(), 'interpreter')}, because:" if interpreters else ""
+    reporter.write_line(f"new processes: {forked} forked from a server{more}")
+    for why, count in interpreters.most_common():
+        reporter.write_line(f"  {count:4}  {why}")
 
 
 def _write_causes(reporter: Any, facts: Sequence[Facts]) -> None:

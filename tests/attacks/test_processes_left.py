@@ -120,10 +120,10 @@ def holds_the_lock(folder):
 
 if __name__ == "__main__":
     import threading
-    from pytest_regional.harness.process import call_in_new_process, job_for
+    from pytest_regional.harness.process import ForkServers, NewProcesses, call_in_new_process, job_for
     sys.path.insert(0, os.path.dirname(__file__))
     import asks
-    how, function, folder = sys.argv[1:]
+    how, function, folder, servers = sys.argv[1:]
     harness = {"spec": "aot_eager", "device": "cpu", "folder": Path(folder, "cache")}
 
     def leave():
@@ -133,16 +133,18 @@ if __name__ == "__main__":
 
     if how == "leaves":
         threading.Thread(target=leave, daemon=True).start()
-    call_in_new_process(job_for(getattr(asks, function), (folder,), harness), None)
+    starts = NewProcesses(ForkServers(1, "cpu"), "cpu") if servers == "forkserver" else None
+    call_in_new_process(job_for(getattr(asks, function), (folder,), harness), None, starts)
 """
 
 
+@pytest.mark.parametrize("servers", ["spawn", "forkserver"])
 @pytest.mark.parametrize(("how", "function"), [("is killed", "waits"), ("leaves", "holds_the_lock")])
-def test_a_new_process_ends_with_who_asked_for_it(tmp_path, how, function):
+def test_a_new_process_ends_with_who_asked_for_it(tmp_path, how, function, servers):
     (tmp_path / "asks.py").write_text(HARNESS)
     started = tmp_path / "started"
     with subprocess.Popen(
-        [sys.executable, str(tmp_path / "asks.py"), how, function, str(tmp_path)],
+        [sys.executable, str(tmp_path / "asks.py"), how, function, str(tmp_path), servers],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     ) as asker:
         until = time.monotonic() + 120

@@ -32,7 +32,7 @@ def test_command_line_options():
     }
     expected = [option for option in OPTIONS if option.on_command_line]
     assert shown == {(option.flag, option.ini if option.in_ini_file else "") for option in expected}
-    assert len(shown) <= 12
+    assert len(shown) <= 13
 
 
 def test_only_what_a_person_has_to_ask_for_each_time_is_no_setting():

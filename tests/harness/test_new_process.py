@@ -1,4 +1,4 @@
-"""``in_new_process``: a fresh interpreter, the same cache folder; a skip there is a skip here."""
+"""``in_new_process``: a new process, the same cache folder; a skip there is a skip here. Both ways to start it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,34 @@ from pytest_regional import NewProcessError, VacuousTestError, _stacks
 from pytest_regional._limits import RegionalTimeoutError, time_limit
 from pytest_regional._stacks import VARIABLE
 from pytest_regional.harness import process
+from pytest_regional.harness.process import ForkServers, NewProcesses
 from pytest_regional.testing import regional
 
 from .programs import pair, product
+
+
+@pytest.fixture(scope="module")
+def servers():
+    made = ForkServers(1, "cpu")
+    yield made
+    made.end()
+
+
+@pytest.fixture(params=["spawn", "forkserver"], autouse=True)
+def _way(request, monkeypatch):
+    """Start each new process in one way, and no other."""
+    if request.param == "spawn":
+        yield
+        return
+    servers, made = request.getfixturevalue("servers"), []
+
+    def new_processes():
+        made.append(NewProcesses(servers, "cpu"))
+        return made[-1]
+
+    monkeypatch.setattr("pytest_regional.harness.regional.NewProcesses", new_processes)
+    yield
+    assert not any(one.interpreters for one in made)
 
 
 def compile_product(regional, size):

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-from pytest_regional._processes import children, is_of_inductors_pool, runs
+from pytest_regional._processes import children, is_of_inductors_pool, is_server, runs
 from pytest_regional._torch import config
 from pytest_regional.harness.isolation.interpreter import set_environment
 from pytest_regional.harness.isolation.watched import MISSING
@@ -143,4 +143,4 @@ def _is_of_a_pool(number: int) -> bool:
         forked = command == Path("/proc/self/cmdline").read_bytes()
     except OSError:
         return True  # it has ended
-    return forked or b"multiprocessing" in command or is_of_inductors_pool(number)
+    return forked or b"multiprocessing" in command or is_of_inductors_pool(number) or is_server(number)

@@ -7,7 +7,8 @@ the output of one run of the compiler. No counter of the harness counts those.
 ``commands`` makes keys (``compilers``: for the compiler itself), ``files`` stores kernels and chooses the directory,
 and ``triton_binaries`` stores Triton's kernels. ``PYTEST_REGIONAL_KERNEL_STORE`` (a directory, or ``off``) configures
 every process. Precompiled headers and CPU checks, which Inductor looks up in its own directory, stay there if no other
-user can write to it, and otherwise go into the store.
+user can write to it, and otherwise go into the store. What the compiler made of them is kept like a kernel: that
+directory is a temporary one, and empty on each new machine of a CI service.
 
 The store contains code: only files that this user or root wrote are used. ``pytest_regional._private_folders`` checks
 that.
@@ -17,14 +18,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_regional._torch import cpp
 from pytest_regional._torch.cpp import processor_checked_in
+from pytest_regional._waiting import waiting_for
 from pytest_regional.harness.kernel_store.commands import Command, run_whole
 from pytest_regional.harness.kernel_store.files import (
     HEADERS,
+    PRECOMPILED,
     PROCESSOR,
     VARIABLE,
     KernelFiles,
@@ -33,6 +37,12 @@ from pytest_regional.harness.kernel_store.files import (
     folder_for_compilers,
     nothing_read,
 )
+
+#: What is compiled once for all tests, by the name of its directory, and takes seconds.
+_ONCE = {
+    HEADERS: "precompiling PyTorch's C++ headers, once for these flags",
+    PROCESSOR: "checking what vector instructions the processor has, once",
+}
 
 # Named, not imported: most tests never load Triton.
 _TRITON_VARIABLE, _TRITON_MANAGER = "TRITON_CACHE_MANAGER", f"{__name__}.triton_binaries:StoredBinaries"
@@ -77,6 +87,8 @@ def environment_of_scripts() -> dict[str, str]:
 
 @contextlib.contextmanager
 def _kept_in(files: KernelFiles) -> Iterator[KernelFiles]:
+    packing: list[threading.Thread] = []
+
     def run(original: cpp.Run, line: str, working_folder: str) -> None:
         command = Command.of(line)
         if command is None:
@@ -87,12 +99,24 @@ def _kept_in(files: KernelFiles) -> Iterator[KernelFiles]:
             return
         with files.claimed(key):
             # Another process may have made it meanwhile.
-            if not files.take(key, command.target):
-                original(line, working_folder)
+            if files.take(key, command.target):
+                return
+            once = _ONCE.get(command.target.parent.name)
+            with waiting_for(once) if once else contextlib.nullcontext():
+                run_whole(original, line, working_folder)
+            if command.target.suffix != PRECOMPILED:
                 files.put(key, command.target)
+                return
+        # Packing takes a second, in which the kernel is compiled.
+        packing.append(threading.Thread(target=files.put, args=(key, command.target), name="regional-packing"))
+        packing[-1].start()
 
-    with cpp.compiling_with(run), _triton_manager():
-        yield files
+    try:
+        with cpp.compiling_with(run), _triton_manager():
+            yield files
+    finally:
+        for thread in packing:
+            thread.join()
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_regional._torch import cpp
+from pytest_regional.harness.kernel_store.files import PRECOMPILED
 
 #: Executables by path, size and modification time.
 Identity = tuple[tuple[str, int, int], ...]
@@ -110,8 +111,8 @@ FORMAT = 2
 # A source that includes a file by path depends on its content, which is not followed.
 _INCLUDES_BY_PLACE = re.compile(rb'^\s*#\s*include\s*["<]/', re.MULTILINE)
 
-# Precompiled headers, 100 MB each: Inductor itself keeps them outside of all cache directories.
-_NOT_KEPT = (".gch", ".pch")
+# GCC checks compiler, flags and macros when it reads one. Clang's precompiled headers depend on times of files.
+_NOT_KEPT = (".pch",)
 # Arguments that name files and affect the output; files given by absolute path count by content.
 _FILES = (".a", ".c", ".cc", ".cpp", ".cu", ".cxx", ".h", ".hpp", ".ld", ".o", ".s", ".S", ".so")
 
@@ -152,6 +153,9 @@ class Command:
         words[place] = f"<target>{''.join(target.suffixes[-1:])}"
         digests = []
         torch = str(cpp.torch_headers().parent)
+        if target.suffix == PRECOMPILED:
+            # Its name contains a digest of the preprocessed header, and it names the headers in it by their place.
+            words[place], torch = target.name, "/no/other/place"
         for index, word in enumerate(words):
             words[index] = word.replace(torch, "<torch>")
             if word.startswith("-") or not os.path.isfile(word):
@@ -185,7 +189,7 @@ def run_whole(run: cpp.Run, line: str, folder: str) -> None:
     words = shlex.split(line)
     place = words.index("-o") + 1 if words.count("-o") == 1 and words[-1] != "-o" else 0
     target = Path(words[place])
-    if not place or target.suffix not in _NOT_KEPT:
+    if not place or target.suffix not in (PRECOMPILED, *_NOT_KEPT):
         run(line, folder)
         return
     aside = target.with_name(f"{target.stem}.{secrets.token_hex(8)}{target.suffix}")

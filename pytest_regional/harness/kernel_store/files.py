@@ -13,6 +13,7 @@ import re
 import secrets
 import time
 import warnings
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,8 @@ PROCESSOR = "processor"
 _CLAIMS = "claims"
 #: Seconds after which a process builds a kernel that another one has claimed: it may have been stopped.
 CLAIM_SECONDS = 120.0
+#: The ending of what GCC makes of a header.
+PRECOMPILED = ".gch"
 
 
 class StoreError(RegionalError, ValueError):
@@ -158,7 +161,12 @@ class KernelFiles:
 
     def take(self, key: str, target: Path) -> bool:
         """Write the kernel to ``target`` if it is stored and intact; a damaged one is deleted."""
-        content = self.read(key)
+        try:
+            content = self.read(key)
+            if content is not None and target.suffix == PRECOMPILED:
+                content = zlib.decompress(content)
+        except MemoryError:  # a header is large, and a test may have a limit
+            return False
         if content is None:
             return False
         # A copy, not a link: a test may damage files in its cache directory.
@@ -188,8 +196,10 @@ class KernelFiles:
 
     def put(self, key: str, made: Path) -> None:
         """Store the file that a compiler made, if it made one."""
-        with contextlib.suppress(OSError):
-            self.keep(key, made.read_bytes())
+        with contextlib.suppress(OSError, MemoryError):
+            content = made.read_bytes()
+            # 150 MB become 26, in a second; half a second brings them back.
+            self.keep(key, zlib.compress(content, 1) if made.suffix == PRECOMPILED else content)
 
     def keep(self, key: str, content: bytes) -> None:
         """Store ``content``; a failure, such as a full disk, is only a warning."""

@@ -150,7 +150,7 @@ def test_the_processor_is_described_by_what_decides_code():
         "g++ /missing.cpp -o /a.so",
         "g++ {cpp} @arguments -o /a.so",
         "g++ {cpp} -o",
-        "g++ {cpp} -o {cpp}.h.gch",
+        "g++ {cpp} -o {cpp}.h.pch",
         "g++ {including} -o /a.so",
         "g++ {cpp} -o a.so",
         "g++ {cpp} beside.o -o /a.so",

@@ -1,0 +1,366 @@
+"""Starts a server, and processes that are forked from it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import random
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from pytest_regional import _processes
+from pytest_regional._errors import RegionalError
+from pytest_regional._secrets import SecretVariables
+from pytest_regional._stacks import VARIABLE as STACKS
+from pytest_regional.harness.fork_server.environment import READ_LATER, why_environment_differs, why_search_path_differs
+from pytest_regional.harness.fork_server.forked import Request, inherited
+
+#: For the imports of the server, and for a fork; a machine with more to do takes longer than the 10 s and 0.1 s.
+_START_SECONDS, _FORK_SECONDS = 300.0, 60.0
+
+#: For a process that was told to end.
+_END_SECONDS = 5.0
+
+_LARGEST_SEED = 2**32 - 1
+
+
+class ForkServerError(RegionalError):
+    """No process can be forked, and none was: the message says why."""
+
+
+class ServerEndedError(RegionalError):
+    """The server ended before the process that it had forked; the process was ended, and its exit status is lost."""
+
+
+class ForkServer:
+    """A server, which is started when it is first needed and ends with this process.
+
+    Args:
+        environment: its environment, and that of the processes in all that is read when they start.
+        preload: what it imports: a function of :mod:`preload`.
+        forget: packages that it has imported, and a process imports itself.
+        read_later: beginnings of variables that may be different, besides :data:`READ_LATER`.
+
+    Attributes:
+        hash_seed: what hashes of text depend on in all its processes.
+    """
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        preload: str,
+        forget: Sequence[str] = (),
+        read_later: Sequence[str] = (),
+    ) -> None:
+        self._environment = SecretVariables(environment)
+        self._preload = preload
+        self._forget = tuple(forget)
+        self._read_later = (*READ_LATER, *read_later)
+        seed = environment.get("PYTHONHASHSEED", "random")
+        self.hash_seed = random.SystemRandom().randint(1, _LARGEST_SEED) if seed in ("", "random") else int(seed)
+        self._problem = ""
+        self._imported: dict[str, str] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._starting = threading.Lock()
+
+    def start(self) -> None:
+        """Start the server, and wait until it has imported all; where it was started before, do nothing.
+
+        Raises:
+            ForkServerError: it cannot fork, has ended, or could not be started, once and for all.
+        """
+        with self._starting:
+            if self._process is None and not self._problem:
+                self._start()
+            if self._process is not None and self._process.poll() is not None and not self._problem:
+                self._problem = f"the server of new processes has ended with exit status {self._process.returncode}"
+            if self._problem:
+                self.end()
+                raise ForkServerError(self._problem)
+
+    @property
+    def stacks(self) -> str:
+        """The file that all its processes write their stacks to, as it is named in their first environment."""
+        return str(Path(self._folder.name, "stacks"))
+
+    @property
+    def number(self) -> int:
+        """The number of its process; 0 where none runs."""
+        return self._process.pid if self._process and self._process.poll() is None else 0
+
+    def _start(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="pytest-regional-server-", ignore_cleanup_errors=True)
+        self._control, theirs = socket.socketpair()
+        self._processors = _processors()
+        # Beside its own folder, which is empty, it finds modules where its processes do.
+        environment = {
+            **self._environment,
+            "PYTHONHASHSEED": str(self.hash_seed),
+            # Where processes look for the file, which see the first environment of what they are forked from.
+            STACKS: self.stacks,
+            # Or the question whether there is a GPU, which an import may ask, would initialize CUDA.
+            "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+        }
+        command = [sys.executable, "-m", f"{__package__}.server", str(theirs.fileno()), str(os.getpid())]
+        with theirs, Path(self._folder.name, "printed").open("w+b") as printed:
+            self._process = subprocess.Popen(
+                [*command, self._preload, *self._forget],
+                cwd=self._folder.name,
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=printed,
+            )
+            theirs.close()
+            told = self._told()
+            if not told:
+                self._process.kill()
+                self._process.wait()
+                printed.seek(0)
+                text = printed.read().decode(errors="backslashreplace")[-2000:]
+                self._problem = f"the server of new processes did not start; it printed:\n{text}".rstrip(":\n")
+                return
+        found = json.loads(told)
+        self._problem = f"the server of new processes cannot be used: {found['problem']}" if found["problem"] else ""
+        self._imported = {name: place for name, place in found["modules"].items() if name not in self._forget}
+
+    def _told(self) -> bytes:
+        """Return the line that the server writes when it is ready; empty where it writes none."""
+        line, until = b"", time.monotonic() + _START_SECONDS
+        while not line.endswith(b"\n"):
+            readable, _, _ = select.select([self._control], [], [], max(0.0, until - time.monotonic()))
+            more = self._control.recv(65536) if readable else b""
+            if not more:
+                return b""
+            line += more
+        return line
+
+    def fork(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        folder: str,
+        output: Sequence[int],
+    ) -> ForkedProcess:
+        """Start ``python -m module arguments``.
+
+        Args:
+            module: the name of the module.
+            arguments: its arguments.
+            environment: its environment.
+            folder: its working folder.
+            output: open files for its standard output and error.
+
+        Raises:
+            ForkServerError: nothing was started, and why.
+        """
+        self.start()
+        why = why_environment_differs(self._environment, environment, self._read_later)
+        if _processors() != self._processors:
+            why = why or "it may not use the processors that the server had when libraries counted them"
+        why = why or why_search_path_differs(folder, environment, self._imported)
+        if why:
+            raise ForkServerError(why)
+        request = Request(module, list(arguments), folder, environment, inherited()).as_bytes()
+        try:
+            return self._forked(request, output)
+        except (OSError, ValueError) as error:
+            self.end()
+            self._problem = "the server of new processes has ended"
+            raise ForkServerError(self._problem) from error
+
+    def _forked(self, request: bytes, output: Sequence[int]) -> ForkedProcess:
+        """Have the server fork.
+
+        Raises:
+            OSError: it does not answer.
+            ValueError: it ended meanwhile.
+        """
+        told, theirs = socket.socketpair()
+        reads, writes = os.pipe()
+        with open(writes, "wb") as sends:
+            with theirs, open(reads, "rb") as requested, _standard_input() as stdin:
+                descriptors = [requested.fileno(), stdin.fileno(), *output, theirs.fileno()]
+                socket.send_fds(self._control, [b"f"], descriptors)
+            process = ForkedProcess(told)
+            sends.write(request)
+        return process
+
+    def end(self) -> None:
+        """End the server, and all that it has forked."""
+        if self._process is None:
+            return
+        self._control.close()
+        try:
+            self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            _processes.end(_processes.with_all_below(self._process.pid))
+            self._process.kill()
+            self._process.wait()
+        self._folder.cleanup()
+
+
+def _processors() -> set[int]:
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+
+
+def _standard_input() -> BinaryIO:
+    try:
+        return open(os.dup(0), "rb", buffering=0)
+    except OSError:  # closed
+        return open(os.devnull, "rb", buffering=0)
+
+
+class ForkedProcess:
+    """A process that a server has forked.
+
+    Args:
+        told: the socket that is told its number and its exit status.
+
+    Attributes:
+        pid: its number.
+        returncode: its exit status, negative for the signal that ended it; ``None`` as long as it runs.
+
+    Raises:
+        ValueError: the server ended before it forked.
+        OSError: the server does not answer.
+    """
+
+    def __init__(self, told: socket.socket) -> None:
+        self._told = told
+        self._text = b""
+        self.returncode: int | None = None
+        told.settimeout(_FORK_SECONDS)
+        try:
+            self.pid = self._number()
+        except BaseException:
+            told.close()
+            raise
+        told.settimeout(None)
+
+    def fileno(self) -> int:
+        """Return what can be read as soon as it has ended."""
+        return self._told.fileno()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end, and return its exit status.
+
+        Raises:
+            subprocess.TimeoutExpired: it runs for longer than ``timeout`` seconds.
+            ServerEndedError: the server ended first.
+        """
+        if self.returncode is None:
+            readable, _, _ = select.select([self._told], [], [], timeout)
+            if not readable:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+            try:
+                self.returncode = self._number()
+            except (OSError, ValueError):
+                self.kill()
+                self.returncode = -signal.SIGKILL
+                raise ServerEndedError(
+                    "the server of new processes ended before the process that it had forked, which was killed"
+                ) from None
+            finally:
+                self._told.close()
+        return self.returncode
+
+    def kill(self) -> None:
+        """End it, with all that it has started."""
+        _processes.end(_processes.with_all_below(self.pid))
+
+    def _number(self) -> int:
+        """Return the next number that is told.
+
+        Raises:
+            ValueError: the server has ended.
+        """
+        while b"\n" not in self._text:
+            more = self._told.recv(64)
+            if not more:
+                raise ValueError("the server has ended")
+            self._text += more
+        line, _, self._text = self._text.partition(b"\n")
+        return int(line)
+
+
+class PipedProcess:
+    """A forked process and what it prints, used as ``subprocess.Popen`` is.
+
+    Args:
+        process: the process.
+        output: the end of a pipe that all its output is read from.
+    """
+
+    def __init__(self, process: ForkedProcess, output: BinaryIO) -> None:
+        self._process = process
+        self._output: BinaryIO | None = output
+        self._printed = b""
+        self.pid = process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit status, as of :class:`ForkedProcess`."""
+        return self._process.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, None]:
+        """Return what it has printed by its end, after which nobody writes to the pipe.
+
+        Raises:
+            subprocess.TimeoutExpired: that takes more than ``timeout`` seconds; its ``stdout`` is bytes.
+            ServerEndedError: the server ended first.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        while self._output is not None or self.returncode is None:
+            waits_for = [one for one in (self._output, self.returncode is None and self._process) if one]
+            left = None if until is None else max(0.0, until - time.monotonic())
+            readable, _, _ = select.select(waits_for, [], [], left)
+            if not readable:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0, self._printed)
+            if self._process in readable:
+                self._process.wait()
+            if self._output in readable:
+                self._read()
+        return _as_text(self._printed), None
+
+    def _read(self) -> None:
+        assert self._output is not None
+        more = self._output.read(65536)
+        self._printed += more
+        if not more:
+            self._output.close()
+            self._output = None
+
+
+def _as_text(printed: bytes) -> str:
+    return io.TextIOWrapper(io.BytesIO(printed), encoding="utf-8", errors="backslashreplace").read()
+
+
+def fork_piped(
+    server: ForkServer, module: str, arguments: Sequence[str], environment: Mapping[str, str]
+) -> PipedProcess:
+    """Start ``python -m module arguments`` in the working folder of this process; read all that it prints.
+
+    Raises:
+        ForkServerError: nothing was started, and why.
+    """
+    reads, writes = os.pipe()
+    with contextlib.ExitStack() as unless_forked:
+        output = unless_forked.enter_context(open(reads, "rb", buffering=0))
+        with open(writes, "wb") as theirs:
+            process = server.fork(module, arguments, environment, os.getcwd(), [theirs.fileno()] * 2)
+        unless_forked.pop_all()
+    return PipedProcess(process, output)

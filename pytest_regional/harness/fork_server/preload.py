@@ -1,0 +1,63 @@
+"""What a server imports before it forks."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import os
+import sys
+
+#: What a process of ``in_new_process`` imports besides torch and its compilers; not the module that it runs.
+_HARNESS = (
+    "pytest_regional.harness.devices.emulated",
+    "pytest_regional.harness.process",
+    "pytest_regional.harness.regional",
+    "pytest_regional.harness.vacuity",
+)
+
+
+def own_search_path() -> list[str]:
+    """Return where this interpreter looks for modules after the working folder and ``PYTHONPATH``."""
+    added = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    first = 0 if getattr(sys.flags, "safe_path", False) else 1
+    return sys.path[first + len(added) :]
+
+
+def compilers() -> None:
+    """Import PyTorch and its compilers, and what runs tests: nothing of this package that its tests look at."""
+    for name in ("numpy", "pytest"):
+        importlib.import_module(name)
+
+    from pytest_regional._torch.first_compile import import_all, prepare_for_cpu
+
+    import_all()
+    prepare_for_cpu()
+    _keep()
+
+
+def harness_for_cpu() -> None:
+    """As :func:`harness`, for processes that compile for nothing but the CPU."""
+    from pytest_regional._torch.first_compile import prepare_for_cpu
+
+    harness()
+    prepare_for_cpu()
+    _keep()
+
+
+def harness() -> None:
+    """Import the harness, and all that its first compile does."""
+    for name in _HARNESS:
+        importlib.import_module(name)
+
+    from pytest_regional._torch.first_compile import import_all
+
+    import_all()
+    _keep()
+
+
+def _keep() -> None:
+    gc.collect()
+    gc.freeze()  # processes collect only what is theirs, and do not copy what they share
+    atexit.unregister(gc.unfreeze)
+    atexit.register(gc.unfreeze)  # libraries complain of what is not collected at the end

@@ -1,0 +1,186 @@
+"""``--regional-processes``: processes of ``in_new_process`` are forked from a server, and all else is the same."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import pytest
+
+from pytest_regional._config import MOST_SERVERS
+
+TEST = """
+    import os, signal, time
+    from pathlib import Path
+
+    def compile_it(regional):
+        return regional.compile(block)(*pair(regional)).shape[0], hash("a"), os.getppid()
+
+    def hang():
+        time.sleep(600)
+
+    @pytest.mark.regional_compile
+    def test_two(regional):
+        (cold, first), (warm, second) = regional.in_new_process(compile_it), regional.in_new_process(compile_it)
+        assert (first.region_compiles, second.region_compiles) == (1, 0)
+        print("one server", cold[2] == warm[2], "one seed", cold[1] == warm[1])
+"""
+
+OTHERS = """
+    @pytest.mark.regional_compile
+    def test_asks_for_an_interpreter(regional):
+        assert regional.in_new_process(compile_it, fresh_interpreter=True).value[2] == os.getpid()
+
+    @pytest.mark.regional_compile
+    def test_sets_what_torch_reads(regional, monkeypatch):
+        monkeypatch.setenv("TORCH_SHOW_DISPATCH_TRACE", "0")
+        assert regional.in_new_process(compile_it).value[2] == os.getpid()
+        monkeypatch.delenv("TORCH_SHOW_DISPATCH_TRACE")
+        assert regional.in_new_process(compile_it).value[2] != os.getpid()
+"""
+
+KILLS = """
+    @pytest.mark.regional_compile
+    def test_kills(regional):
+        server = regional.in_new_process(compile_it).value[2]
+        os.kill(server, signal.SIGKILL)
+        regional.in_new_process(compile_it)
+
+    @pytest.mark.regional_compile
+    def test_next(regional):
+        regional.in_new_process(compile_it)
+
+    def kill_the_server(folder):
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(600)
+"""
+
+
+def test_forked(downstream, pytester):
+    result = downstream(
+        TEST + OTHERS,
+        "--regional-backend=torch",
+        "--regional-processes=forkserver",
+        "--regional-report=report.json",
+        "-rP",
+        subprocess=True,
+    )
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(
+        [
+            "one server True one seed True",
+            "new processes: 3 forked from a server, and 2 interpreters, because:",
+            "     1  the test asks for an interpreter",
+            "     1  its environment is not the server's: TORCH_SHOW_DISPATCH_TRACE",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*left running*")
+    tests = json.loads((pytester.path / "report.json").read_text())["tests"]
+    asked = {"forked": 0, "interpreters": {"the test asks for an interpreter": 1}}
+    assert [test["new_processes"]["forked"] for test in tests] == [2, 0, 1]
+    assert tests[1]["new_processes"] == asked
+
+
+def test_two_servers_have_two_hash_seeds(downstream, pytester):
+    pytester.makeini("[pytest]\nregional_processes = forkserver:2\n")
+    result = downstream(TEST, "--regional-backend=torch", "-rP", subprocess=True)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["one server False one seed False", "new processes: 2 forked from a server"])
+
+
+def test_interpreters_are_the_default(downstream):
+    result = downstream(TEST, "--regional-backend=torch", "-rP", subprocess=True)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["one server True one seed False"])
+    result.stdout.no_fnmatch_line("new processes:*")
+
+
+def test_the_default_has_a_name(downstream):
+    assert downstream("", "--regional-processes=spawn").ret == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def test_a_server_that_a_test_kills(downstream):
+    result = downstream(
+        TEST + KILLS,
+        "--regional-backend=torch",
+        "--regional-processes=forkserver",
+        "-k",
+        "kills or next",
+        subprocess=True,
+    )
+    result.assert_outcomes(passed=2, deselected=1)
+    result.stdout.fnmatch_lines(
+        [
+            "new processes: 1 forked from a server, and 2 interpreters, because:",
+            "*2  the server of new processes has ended*",
+        ]
+    )
+
+
+def test_a_server_that_a_process_kills(downstream):
+    result = downstream(
+        TEST
+        + KILLS
+        + """
+    @pytest.mark.regional_compile
+    def test_killed(regional):
+        regional.in_new_process(kill_the_server, "")
+    """,
+        "--regional-backend=torch",
+        "--regional-processes=forkserver",
+        "-k",
+        "killed",
+        subprocess=True,
+    )
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(["E*NewProcessError: the server of new processes ended before the process that it*"])
+
+
+def test_a_limit_counts_no_start_of_a_server(downstream):
+    """And what hangs shows where it is."""
+    result = downstream(
+        TEST
+        + """
+    @pytest.mark.regional_compile
+    def test_hangs(regional):
+        regional.in_new_process(hang)
+    """,
+        "--regional-backend=torch",
+        "--regional-processes=forkserver",
+        "--regional-timeout=4",
+        "-k",
+        "hangs",
+        subprocess=True,
+    )
+    result.assert_outcomes(failed=1, deselected=1)
+    result.stdout.fnmatch_lines(["*still running after --regional-timeout=4 seconds*", "*in hang*"])
+    result.stdout.fnmatch_lines(["new processes: 1 forked from a server"])
+
+
+def test_workers_have_servers_of_their_own(downstream):
+    result = downstream(
+        TEST + TEST.replace("test_two", "test_more"),
+        "--regional-backend=torch",
+        "--regional-processes=forkserver",
+        "-n2",
+        subprocess=True,
+    )
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["new processes: 4 forked from a server"])
+
+
+VALUES = ["fork", "forkserver:0", f"forkserver:{MOST_SERVERS + 1}", "forkserver:x", "forkserver:"]
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_another_value_is_a_usage_error(downstream, value):
+    result = downstream("", f"--regional-processes={value}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: --regional-processes={value}: expected spawn, forkserver, or forkserver:N*"])
+
+
+def test_a_system_that_cannot_fork(downstream, monkeypatch):
+    monkeypatch.delattr(socket, "send_fds")
+    result = downstream("", "--regional-processes=forkserver")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --regional-processes=forkserver: * cannot fork processes: use spawn*"])
