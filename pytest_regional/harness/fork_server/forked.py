@@ -112,7 +112,8 @@ def _prepare(request: Request, search_path: Sequence[str], forget: Sequence[str]
     _seed()
     first = [] if getattr(sys.flags, "safe_path", False) else [os.getcwd()]
     added = [path for path in request.environment.get("PYTHONPATH", "").split(os.pathsep) if path]
-    sys.path[:] = [*first, *added, *search_path]
+    # What a .pth file names is not added again.
+    sys.path[:] = [*first, *added, *(path for path in search_path if path not in added)]
     sys.argv[:] = [request.module, *request.arguments]
     sys.orig_argv[:] = [sys.executable, "-m", request.module, *request.arguments]
     for name in [name for name in sys.modules if name.partition(".")[0] in forget]:

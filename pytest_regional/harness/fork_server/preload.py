@@ -5,7 +5,9 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
+import json
 import os
+import subprocess
 import sys
 
 #: What a process of ``in_new_process`` imports besides torch and its compilers; not the module that it runs.
@@ -17,11 +19,23 @@ _HARNESS = (
 )
 
 
+_PRINT_PATH = "import json, sys; print(json.dumps(sys.path[0 if getattr(sys.flags, 'safe_path', False) else 1 :]))"
+
+
 def own_search_path() -> list[str]:
-    """Return where this interpreter looks for modules after the working folder and ``PYTHONPATH``."""
-    added = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    first = 0 if getattr(sys.flags, "safe_path", False) else 1
-    return sys.path[first + len(added) :]
+    """Return where this interpreter looks for modules after the working folder and ``PYTHONPATH``.
+
+    An interpreter without ``PYTHONPATH`` tells: what is there, and in a ``.pth`` file too, is in a search path once.
+
+    Raises:
+        subprocess.CalledProcessError: it does not start.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    printed = subprocess.run(
+        [sys.executable, "-c", _PRINT_PATH], env=environment, capture_output=True, text=True, check=True
+    )
+    found: list[str] = json.loads(printed.stdout.splitlines()[-1])
+    return found
 
 
 def compilers() -> None:
