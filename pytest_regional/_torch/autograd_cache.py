@@ -21,7 +21,7 @@ from pytest_regional._torch.compile_phases import logged
 from pytest_regional._torch.config import dynamo_config, functorch_config, inductor_config
 from pytest_regional._torch.dynamo import counters
 from pytest_regional._torch.patching import COMPILE_STAGES, patched_stages
-from pytest_regional._torch.tracing import compile_lock, size_hint
+from pytest_regional._torch.tracing import compile_lock, new_fake_mode, size_hint, tracing
 
 
 def is_serializable(artifact: Any) -> bool:
@@ -159,6 +159,25 @@ class GraphLookup:
         return compiled if _is_first_generation() else (compiled, config)
 
 
+def revived_alone(entry: Any) -> Callable[..., Any]:
+    """Turn a stored ``BundledAOTAutogradResult`` into the callable that Dynamo's code calls, without a trace around it.
+
+    As ``deserialize_bundled_cache_entry`` does (2.11 to 2.15), which also copies the entry. Guards on sizes are left
+    out: those of Dynamo include them.
+    """
+    entry.guards_expr = None
+    boxed = symbol("torch._inductor.utils", "BoxedBool")(False)
+    with tracing(new_fake_mode()):
+        compiled = entry.wrap_post_compile(
+            [], entry.sanitized_aot_config, {"cudagraphs": boxed, "boxed_forward_device_index": None}
+        )
+
+    def forward(*inputs: Any) -> Any:
+        return compiled(list(inputs))
+
+    return forward
+
+
 @dataclass(frozen=True)
 class Answer:
     """The answer to a lookup: the entry found, or None, and the key to save under, or None."""
@@ -247,6 +266,18 @@ def count_outcome(outcome: str, reason: str = "") -> None:
     counts["aot_autograd"][f"autograd_cache_{outcome}"] += 1
     if reason:
         counts["regional_cache_bypass"][reason] += 1
+
+
+def count_frame(outcome: str, reason: str = "") -> None:
+    """Count in Dynamo's counters what became of a stored trace.
+
+    ``counters["regional_traces"]`` counts those used (``hit``) and kept (``saved``); ``regional_trace_bypass`` and
+    ``regional_trace_miss`` count the reasons why one was not kept, or did not hold.
+    """
+    if reason:
+        counters()[f"regional_trace_{outcome}"][reason] += 1
+    else:
+        counters()["regional_traces"][outcome] += 1
 
 
 def all_ranks_agree(found: bool) -> bool:

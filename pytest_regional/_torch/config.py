@@ -217,6 +217,28 @@ def portable_settings() -> dict[str, Any]:
     return {name: module.save_config_portable(ignore_private_configs=False) for name, module in modules.items()}
 
 
+def settings_of_a_trace() -> dict[str, Any]:
+    """Return the settings that may affect what a compile makes of a frame, with Inductor's custom passes.
+
+    All of Dynamo's and AOTAutograd's, and Inductor's but for paths, traces and numbers of workers (2.11 to 2.15).
+    ``pre_grad_custom_pass`` and its timing are left out.
+    """
+    inductor = inductor_config()
+    settings = {**portable_settings(), "dynamo": dynamo_config().get_config_copy()}
+    passes = {name: getattr(inductor, name) for name in _CUSTOM_PASSES if name in inductor._config}
+    return {**settings, "passes": passes, "tag": cache_tag()}
+
+
+_CUSTOM_PASSES = (
+    "post_grad_custom_pre_pass",
+    "post_grad_custom_post_pass",
+    "joint_custom_pre_pass",
+    "joint_custom_post_pass",
+    "_pre_fusion_custom_pass",
+    "_fuse_ddp_communication_passes",
+)
+
+
 def configured_pre_grad_passes() -> Any:
     """Return Inductor's ``pre_grad_custom_pass``, or ``None`` where ``use_pre_grad_passes`` is off (2.11 to 2.15)."""
     config = inductor_config()

@@ -32,6 +32,11 @@ def is_op_overload(target: Any) -> bool:
     return isinstance(target, op_overload())
 
 
+def is_op_packet(target: Any) -> bool:
+    """Return whether ``target`` is an operator with all its overloads."""
+    return isinstance(target, operator_types()[1])
+
+
 def is_higher_order_op(target: Any) -> bool:
     """Return whether ``target`` is a higher-order operator."""
     return isinstance(target, higher_order_operator())
