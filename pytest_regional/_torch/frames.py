@@ -384,19 +384,31 @@ def global_state() -> str:
     return str(symbol("torch._C._dynamo.guards", "GlobalStateGuard")().__getstate__())
 
 
-def unwrapped_backend(backend: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the function behind a backend given to ``torch.compile``, and the keywords that it is called with."""
+_BEHIND = "regional_backend_behind"
+
+Settings = Callable[[], contextlib.AbstractContextManager[Any]]
+"""Returns a context that holds the settings under which a backend compiles."""
+
+
+def note_backend_behind(function: Any, behind: Any, settings: Settings) -> None:
+    """Note on a Dynamo backend that it calls ``behind`` with each graph, under ``settings``, and does nothing else."""
+    setattr(function, _BEHIND, (behind, settings))
+
+
+def backend_behind_all(backend: Any) -> tuple[Any, dict[str, Any], Settings]:
+    """Return the function behind a backend given to Dynamo, the keywords it is called with, and the settings then."""
     keywords: dict[str, Any] = {}
+    settings: Settings = contextlib.nullcontext
     while True:
-        if isinstance(backend, functools.partial):
-            if backend.args:
-                return backend, {}
+        if isinstance(backend, functools.partial) and not backend.args:
             keywords = {**backend.keywords, **keywords}
             backend = backend.func
-        elif hasattr(backend, "compiler_fn") and hasattr(backend, "kwargs"):
+        elif hasattr(backend, _BEHIND):
+            backend, settings = getattr(backend, _BEHIND)
+        elif hasattr(backend, "compiler_fn") and hasattr(backend, "kwargs"):  # of torch.compile
             keywords = {**backend.kwargs, **keywords}
             backend = backend.compiler_fn
-        elif hasattr(backend, "_torchdynamo_orig_backend"):
+        elif hasattr(backend, "_torchdynamo_orig_backend"):  # of Dynamo
             backend = backend._torchdynamo_orig_backend
         else:
-            return backend, keywords
+            return backend, keywords, settings

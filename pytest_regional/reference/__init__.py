@@ -39,6 +39,7 @@ from pytest_regional.reference.partition import Partition, PartitionPlan, plan_p
 from pytest_regional.reference.passes import RegionalInductor, annotate_ops
 from pytest_regional.reference.regional_inductor import regional_inductor, split_regions
 from pytest_regional.reference.regions import RegionAnnotationError, RegionConfigError, RegionKey
+from pytest_regional.reference.warm_start import warm_starts
 
 __all__ = [
     "AddedOrder",
@@ -81,4 +82,5 @@ __all__ = [
     "regional_inductor",
     "remove_control_deps",
     "split_regions",
+    "warm_starts",
 ]

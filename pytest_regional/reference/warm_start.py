@@ -12,7 +12,7 @@ import os
 import pickle
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,17 +20,18 @@ from pytest_regional._torch.autograd_cache import bypasses_are_errors, caches_ar
 from pytest_regional._torch.config import settings_of_a_trace
 from pytest_regional._torch.frames import (
     FrameCompile,
+    Settings,
     StoredCode,
     Trace,
     TraceRecord,
     answering_frames,
+    backend_behind_all,
     compiled_frame,
     global_state,
     is_compiled,
     prepare_globals,
     stored_code,
     trace_state,
-    unwrapped_backend,
     why_no_frames,
 )
 from pytest_regional._torch.guards import (
@@ -154,24 +155,19 @@ def _answer(frame: FrameCompile, trace: Trace) -> Any:
 @dataclass(frozen=True)
 class _Ours:
     options: BackendOptions
-    scope: Callable[[], contextlib.AbstractContextManager[Any]]
-
-
-#: What a function that calls the backend under settings of its own says of itself: the backend with its options, and a
-#: function that returns a context with those settings.
-BEHIND = "regional_backend_behind"
+    scope: Settings
 
 
 def _ours(backend: Any) -> _Ours | None:
     """Return the options of a frame's backend; None if it is not this one, or is hidden in another function."""
-    function, keywords = unwrapped_backend(backend)
-    scope: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
-    if hasattr(function, BEHIND):
-        behind, scope = getattr(function, BEHIND)
-        function, keywords = unwrapped_backend(behind)
-    if function is not regional or keywords.pop("mode", None) is not None:
+    function, keywords, scope = backend_behind_all(backend)
+    if function is not regional or keywords.get("mode") is not None:
         return None
-    return _Ours(BackendOptions.merged(keywords.pop("options", None), **keywords), scope)
+    return _Ours(BackendOptions.merged(keywords.get("options"), **_without(keywords, "mode", "options")), scope)
+
+
+def _without(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in names}
 
 
 #: Variables that PyTorch, Triton or the C++ compiler may read; paths, logs and numbers of workers decide over no code.
@@ -257,7 +253,7 @@ def _codes_named(module: str, name: str) -> Iterator[types.CodeType]:
 def _codes_behind(value: Any, depth: int) -> Iterator[types.CodeType]:
     if isinstance(value, (staticmethod, classmethod)):
         value = value.__func__
-    if isinstance(value, property):
+    if isinstance(value, (property, types.DynamicClassAttribute)):
         for one in (value.fget, value.fset, value.fdel):
             yield from _codes_behind(one, depth)
     if not isinstance(value, types.FunctionType) or not depth:
@@ -301,17 +297,27 @@ def _stored(frame: FrameCompile, made: TraceRecord) -> StoredTrace:
 
 
 def _traced_functions(frame: FrameCompile, made: TraceRecord) -> tuple[tuple[str, str, str], ...]:
-    """Return module, name and digest of each traced function but the frame's own, which its key names."""
-    found: dict[tuple[str, str, str], None] = {}
+    """Return module, name and digest of the traced functions that are compared by their names.
+
+    The frame's own code is in its key, with the functions nested in it; others are in the facts of guards, where the
+    name stands for a function of that code. The version of torch stands for functions of its own without a name.
+
+    Raises:
+        UnstorableTraceError: a function is not found in any of these ways.
+    """
+    facts = " ".join(made.facts)
+    known = set(map(code_digest, codes_in(frame.code)))
+    found = []
     for code in made.traced:
-        if code is frame.code or code in made.resumed.values():
+        if code_digest(code) in known:
             continue
-        module = _module_of(code)
-        name = getattr(code, "co_qualname", code.co_name)
+        module, name = _module_of(code), getattr(code, "co_qualname", code.co_name)
         function = (module, name, code_digest(code))
-        if function != _functions([function])[0]:
-            raise UnstorableTraceError(f"function {name} of {module} is not found by its name")
-        found[function] = None
+        if function == _functions([function])[0]:
+            found.append(function)
+        elif code_digest(code) not in facts and not module.startswith("torch."):
+            raise UnstorableTraceError(f"function {name} of {module or code.co_filename} is not found by its name")
+        known.update(map(code_digest, codes_in(code)))
     return tuple(sorted(found))
 
 

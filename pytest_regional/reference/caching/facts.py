@@ -118,7 +118,8 @@ def _imported_name(module: types.ModuleType) -> str:
 
 
 def _function_text(function: types.FunctionType) -> str:
-    return f"{function.__module__}.{function.__qualname__} {_closed_over(function, 4)}"
+    name, code = f"{function.__module__}.{function.__qualname__}", code_digest(function.__code__)
+    return f"{name} {code} {_closed_over(function, 4)}"
 
 
 def _builtin_text(value: Any) -> str:
@@ -160,7 +161,7 @@ def _attribute_text(value: Any) -> str:
         return _closed_over(value, 4)
     if isinstance(value, (staticmethod, classmethod)):
         return f"{type(value).__name__} {_attribute_text(value.__func__)}"
-    if isinstance(value, property):
+    if isinstance(value, (property, types.DynamicClassAttribute)):
         return "property " + " ".join(map(_attribute_text, (value.fget, value.fset, value.fdel)))
     if isinstance(value, functools.cached_property):
         return f"cached_property {_attribute_text(value.func)}"
