@@ -1,5 +1,7 @@
 """Warm starts without a trace: what is used again, and that nothing stale is."""
 
+import contextlib
+import importlib
 import sys
 
 import pytest
@@ -8,7 +10,7 @@ import torch._dynamo
 import torch._functorch.config
 import torch._inductor.config
 
-from pytest_regional.reference import warm_start
+from pytest_regional.reference import warm_start, warm_starts
 from tests.reference.warm_programs import Programs, bypasses, misses, traces, warm_run
 
 
@@ -168,3 +170,370 @@ def run_in_new_process(programs, *arguments, name="fn", **options):
     output, traced = warm_run(fn, *arguments, **options)
     assert torch.equal(output, fn(*arguments)), "a stale result"
     return output, traced
+
+
+MODEL = """
+N = 2
+def helper(x, n=1): return torch.nn.functional.relu(x) + n
+class Part(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+    def scaled(self, x): return x * N
+    def forward(self, x): return self.b(self.a(self.scaled(x)))
+class fn(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.part, self.last = Part(), torch.nn.Dropout(0.0)
+    def forward(self, x): return helper(self.last(self.part(x)))
+"""
+
+
+def _setting(module, name, value):
+    def change(patch, program, model):
+        stack = contextlib.ExitStack()
+        stack.enter_context(importlib.import_module(module).patch(**{name: value}))
+        return stack.pop_all()
+
+    return change
+
+
+def _tie(patch, program, model):
+    model.part.b.weight = model.part.a.weight
+
+
+def _share_memory(patch, program, model):
+    model.part.b.weight = torch.nn.Parameter(model.part.a.weight.detach())
+
+
+def _view(patch, program, model):
+    base = torch.randn(4, 8)
+    model.part.a.weight = torch.nn.Parameter(base[:, ::2])
+
+
+#: What is done in the next process before it compiles: with a patch that is undone, the module, and the model.
+CHANGES = {
+    "a method is replaced": lambda patch, program, model: patch.setattr(program.Part, "scaled", lambda s, x: x * 5),
+    "a forward is replaced": lambda patch, program, model: patch.setattr(program.Part, "forward", lambda s, x: x * 5),
+    "the forward of one object is replaced": lambda patch, program, model: patch.setattr(
+        model.part, "forward", lambda x: x * 5
+    ),
+    "a forward of torch is replaced": lambda patch, program, model: patch.setattr(
+        torch.nn.Linear, "forward", lambda s, x: x * 5
+    ),
+    "a function of torch is replaced": lambda patch, program, model: patch.setattr(
+        torch.nn.functional, "relu", lambda x: x * 5
+    ),
+    "a built-in function of torch is replaced": lambda patch, program, model: patch.setattr(
+        torch.nn.functional, "linear", lambda x, w, b: x * 5
+    ),
+    "a function is replaced": lambda patch, program, model: patch.setattr(program, "helper", lambda x: x * 5),
+    "the code of a function is replaced": lambda patch, program, model: patch.setattr(
+        program.helper, "__code__", (lambda x, n: x * 5).__code__
+    ),
+    "a default is replaced": lambda patch, program, model: patch.setattr(program.helper, "__defaults__", (5,)),
+    "a global is replaced": lambda patch, program, model: patch.setattr(program, "N", 5),
+    "a global is of another type": lambda patch, program, model: patch.setattr(program, "N", 2.0),
+    "a forward hook": lambda patch, program, model: model.part.register_forward_hook(lambda m, i, o: o * 5),
+    "a forward hook inside": lambda patch, program, model: model.part.a.register_forward_hook(lambda m, i, o: o * 5),
+    "a forward pre-hook": lambda patch, program, model: model.part.a.register_forward_pre_hook(
+        lambda m, i: (i[0] * 5,)
+    ),
+    "evaluation": lambda patch, program, model: model.eval(),
+    "a frozen parameter": lambda patch, program, model: model.part.a.weight.requires_grad_(False),
+    "double precision": lambda patch, program, model: model.double(),
+    "tied parameters": _tie,
+    "parameters that share memory": _share_memory,
+    "other strides of a parameter": _view,
+    "no bias": lambda patch, program, model: setattr(model.part.a, "bias", None),
+    "another submodule": lambda patch, program, model: setattr(model.part, "a", torch.nn.Tanh()),
+    "a setting of Inductor": _setting("torch._inductor.config", "max_fusion_size", 8),
+    "a setting of AOTAutograd": _setting("torch._functorch.config", "activation_memory_budget", 0.5),
+    "a setting of Dynamo": _setting("torch._dynamo.config", "specialize_float", True),
+    "a tag of the cache": _setting("torch.compiler.config", "cache_key_tag", "another"),
+    "an environment variable": lambda patch, program, model: patch.setenv("TORCHINDUCTOR_WARM", "1"),
+}
+
+
+@pytest.mark.parametrize("files", [True, False], ids=["with files", "without files"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_before_the_first_compile_is_a_miss(programs, monkeypatch, change, files):
+    if not files:
+        monkeypatch.setattr(warm_start, "file_digests", lambda modules: {})
+    programs.write(MODEL)
+    x = inputs()
+    warm_run(programs.begin().fn(), x)
+    _, again = run_in_new_process(programs, x)
+    assert again == 0, (misses(), bypasses())
+    program = programs.begin()
+    model = program.fn()
+    with monkeypatch.context() as patch:
+        undone = CHANGES[change](patch, program, model)
+        given = x.double() if change == "double precision" else x
+        with undone if isinstance(undone, contextlib.ExitStack) else contextlib.nullcontext():
+            expected = model(given)
+            output, traced = warm_run(model, given)
+    assert torch.equal(output, expected), "a stale result"
+    assert output.requires_grad == expected.requires_grad
+    assert traced >= 1
+
+
+@contextlib.contextmanager
+def _threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def _deterministic():
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@contextlib.contextmanager
+def _default_dtype():
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+#: States of the process in which a trace from another state must not be used.
+STATES = {
+    "no gradients": torch.no_grad,
+    "inference mode": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "one thread more": _threads,
+    "deterministic": _deterministic,
+    "another default dtype": _default_dtype,
+    "a default device": lambda: torch.device("cpu"),
+    "hooks for saved tensors": lambda: torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t),
+    "forward AD": torch.autograd.forward_ad.dual_level,
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_another_state_of_the_process_is_a_miss(programs, state):
+    programs.write("def fn(x, w): return torch.nn.functional.linear(x, w) + torch.ones(3)")
+    x, w = inputs(), inputs().requires_grad_()
+    warm_run(programs.begin().fn, x, w)
+    _, again = run_in_new_process(programs, x, w)
+    assert again == 0, (misses(), bypasses())
+    fn = programs.begin().fn
+    with STATES[state]():
+        expected = fn(x, w)
+        output, traced = warm_run(fn, x, w)
+    assert traced >= 1
+    assert (output.dtype, output.device, output.requires_grad) == (
+        expected.dtype,
+        expected.device,
+        expected.requires_grad,
+    )
+    assert torch.equal(output, expected), "a stale result"
+
+
+#: Arguments for which a trace of the first must not be used.
+ARGUMENTS = {
+    "another size": inputs(5, 4),
+    "another number of dimensions": inputs(2, 3, 4),
+    "another dtype": inputs(dtype=torch.float64),
+    "other strides": inputs(4, 3).T,
+    "with gradients": inputs().requires_grad_(),
+    "a size that is broadcast": inputs(1, 4),
+    "a parameter": torch.nn.Parameter(inputs()),
+    "marked dynamic": "marked",
+    "conjugate": inputs(dtype=torch.complex64).conj(),
+}
+
+
+@pytest.mark.parametrize("argument", ARGUMENTS)
+def test_another_tensor_is_a_miss(programs, argument):
+    programs.write("def fn(x): return x * 2 + x.shape[0]")
+    warm_run(programs.begin().fn, inputs())
+    x = ARGUMENTS[argument]
+    if argument == "marked dynamic":
+        x = inputs()
+        torch._dynamo.mark_dynamic(x, 0)
+    _, traced = run_in_new_process(programs, x)
+    assert traced == 1
+    _, traced = run_in_new_process(programs, inputs())
+    assert traced == 0, (misses(), bypasses())
+
+
+VALUES = (1, 2, True, None, "a", 1.5, (1, 2), [1, 2], [1, 3], {"a": 1}, {"b": 1}, {"a": 2}, slice(0, 1), torch.float16)
+
+
+def test_other_arguments_are_misses(programs):
+    source = """
+def fn(x, value):
+    if value is None or isinstance(value, str): return x + 1 if value else x - 1
+    if isinstance(value, dict): return sum([x * n for n in value.values()], x * len(list(value)[0]) + ord(list(value)[0]))
+    if isinstance(value, (list, tuple)): return x * sum(value)
+    if isinstance(value, slice): return x[value]
+    if isinstance(value, torch.dtype): return x.to(value)
+    return x * value + isinstance(value, bool)
+"""
+    programs.write(source)
+    for value in VALUES:
+        _, traced = run_in_new_process(programs, inputs(), value, dynamic=False)
+        assert traced == 1, value
+    for value in VALUES:
+        _, traced = run_in_new_process(programs, inputs(), value, dynamic=False)
+        assert traced == 0, (value, misses())
+    assert not bypasses()
+
+
+def test_aliased_arguments_are_a_miss(programs):
+    programs.write("def fn(x, y):\n    x.mul_(2)\n    return x + y")
+
+    def run(*arguments):
+        copies = [one.clone() for one in arguments] if arguments[0] is not arguments[1] else [arguments[0].clone()] * 2
+        expected = [one.clone() for one in copies] if copies[0] is not copies[1] else [copies[0].clone()] * 2
+        fn = programs.begin().fn
+        output, traced = warm_run(fn, *copies)
+        assert torch.equal(output, fn(*expected)), "a stale result"
+        return traced
+
+    x, y = inputs(), inputs() + 1
+    assert [run(x, y), run(x, y), run(x, x), run(x, x), run(x, y)] == [1, 0, 1, 0, 0]
+
+
+def test_options_and_ways_to_compile_are_in_the_key(programs):
+    programs.write("def fn(x): return x * 2")
+    ways = [{}, {"dynamic": True}, {"fullgraph": True}, {"options": {"partitioner": "min_cut"}}]
+    seen = [run_in_new_process(programs, inputs(), **way)[1] for way in ways + ways]
+    assert seen == [1, 1, 1, 1, 0, 0, 0, 0], (misses(), bypasses())
+
+
+def test_a_trace_without_gradients_and_one_with_them_are_both_stored(programs):
+    programs.write(MODEL)
+    for expected in (1, 0):
+        model = programs.begin().fn()
+        output, traced = warm_run(model, inputs())
+        output.sum().backward()
+        with torch.no_grad():
+            _, without = warm_run(programs.begin().fn(), inputs())
+        assert (traced, without) == (expected, expected), (misses(), bypasses())
+        twin = programs.begin().fn()
+        twin(inputs()).sum().backward()
+        assert torch.equal(model.part.a.weight.grad, twin.part.a.weight.grad)
+
+
+def test_symbolic_sizes(programs):
+    programs.write("def fn(x):\n    y = x.sum(0) * x.shape[0]\n    return y if x.shape[0] < 6 else y + 1")
+    sizes = [inputs(size, 4) for size in (3, 4, 7, 9)]
+    assert [run_in_new_process(programs, x, dynamic=True)[1] for x in sizes] == [1, 0, 1, 0], misses()
+    fn = programs.begin().fn
+    with warm_starts(), traces() as seen:
+        compiled = torch.compile(fn, backend="regional", dynamic=True)
+        assert all(torch.equal(compiled(x), fn(x)) for x in sizes)
+    assert seen == []
+
+
+def test_graph_breaks(programs):
+    source = """
+def fn(x):
+    y = x * 2
+    torch._dynamo.graph_break()
+    z = y + 1 if y.sum() > 0 else y - 1
+    return z.cos()
+"""
+    programs.write(source)
+    # Three frames: the second asks for a value, and each answer is resumed in a frame of its own.
+    for x, expected in ((torch.ones(3, 4), 3), (-torch.ones(3, 4), 1)):
+        assert run_in_new_process(programs, x)[1] == expected
+        assert run_in_new_process(programs, x)[1] == 0, (misses(), bypasses())
+
+
+def test_traces_of_other_programs_do_not_take_the_names_of_stored_ones(programs):
+    programs.write(MODEL + "\ndef other(x):\n    y = x * 2\n    torch._dynamo.graph_break()\n    return y + len([x])")
+    x = inputs()
+    run_in_new_process(programs, x)
+    module = programs.begin()
+    model = module.fn()
+    outputs = [warm_run(fn, x) for fn in (model, module.other, model, module.other)]
+    assert torch.equal(outputs[0][0], model(x))
+    assert torch.equal(outputs[1][0], module.other(x))
+    assert [traced for _, traced in outputs] == [0, 2, 0, 0]
+
+
+def test_two_functions_of_the_same_code_have_each_their_own(programs):
+    source = """
+def outer(k, f):
+    def inner(x): return f(x) + k
+    return inner
+one, two = outer(1, torch.sin), outer(2, torch.cos)
+"""
+    programs.write(source)
+    for expected in (1, 0):
+        for name in ("one", "two"):
+            _, traced = run_in_new_process(programs, inputs(), name=name)
+            assert traced == expected, misses()
+
+
+def test_what_is_not_stored_says_why(programs):
+    source = """
+@torch.compiler.assume_constant_result
+def constant(): return 3
+def of_a_constant(x): return x * constant()
+class A:
+    def __init__(self): self.f = functools.partial(torch.mul, other=2)
+    def __call__(self, x): return self.f(x)
+of_an_object = A()
+class Sub(torch.Tensor): pass
+def of_a_subclass(x): return x.as_subclass(Sub) + 1
+def kept(x, all=[]): return x + len(all)
+"""
+    programs.write(source)
+    reasons = {"of_a_constant": "assume_constant_result"}
+    for name, reason in reasons.items():
+        torch._dynamo.utils.counters.clear()
+        for _ in range(2):
+            _, traced = run_in_new_process(programs, inputs(), name=name)
+            assert traced == 1
+        assert reason in " ".join(bypasses())
+
+
+def test_an_early_pass_is_run_on_every_trace(programs):
+    programs.write("def fn(x): return x * 2")
+
+    def pass_without_uuid(graph):
+        seen.append(graph)
+
+    seen = []
+    with torch._inductor.config.patch(pre_grad_custom_pass=pass_without_uuid), pytest.warns(Warning, match="no uuid"):
+        assert [run_in_new_process(programs, inputs())[1] for _ in range(2)] == [1, 1]
+    assert len(seen) == 2
+    assert "a pre-grad pass runs early" in bypasses()[0]
+
+
+def test_without_the_context_nothing_is_stored(programs):
+    programs.write("def fn(x): return x * 2")
+    for _ in range(2):
+        with traces() as seen:
+            torch.compile(programs.begin().fn, backend="regional")(inputs())
+        assert seen == ["fn"]
+
+
+def test_other_backends_trace_as_ever(programs):
+    programs.write("def fn(x): return x * 2")
+    for _ in range(2):
+        with warm_starts(), traces() as seen:
+            torch.compile(programs.begin().fn, backend="aot_eager")(inputs())
+        assert seen == ["fn"]
+
+
+def test_strict_mode_raises_the_reason(programs):
+    programs.write("@torch.compiler.assume_constant_result\ndef n(): return 3\ndef fn(x): return x * n()")
+    strict = torch._functorch.config.patch(strict_autograd_cache=True)
+    with strict, pytest.raises(Exception, match="assume_constant_result"):
+        run_in_new_process(programs, inputs())
