@@ -105,7 +105,7 @@ class GraphLookup:
         if _is_first_generation():
             extra = (dict(zip(("cudagraphs", "boxed_forward_device_index"), self._rest, strict=False)),)
             sanitized = symbol(_MODULE, "sanitize_gm_for_cache")(self.graph)
-        with sanitized:
+        with _without_backend_id(self.graph), sanitized:
             try:
                 key, _ = compute(self.graph, self.inputs, self._nameless_config(), *extra)
             except refusals as error:
@@ -176,6 +176,23 @@ def revived_alone(entry: Any) -> Callable[..., Any]:
         return compiled(list(inputs))
 
     return forward
+
+
+@contextlib.contextmanager
+def _without_backend_id(gm: Any) -> Iterator[None]:
+    """Remove the name that Dynamo gives a graph whose trace is stored, so that its key is that of other traces.
+
+    ``sanitize_gm_for_cache`` clears the attribute ``_backend_id`` (2.11 to 2.15). But its place among the attributes,
+    which the key keeps, depends on whether it was set before.
+    """
+    attributes = vars(gm)
+    name = attributes.pop("_backend_id", None)
+    try:
+        yield
+    finally:
+        attributes.pop("_backend_id", None)
+        if name is not None:
+            attributes["_backend_id"] = name
 
 
 @dataclass(frozen=True)

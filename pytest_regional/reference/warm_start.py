@@ -42,6 +42,7 @@ from pytest_regional._torch.guards import (
     check_facts,
     guard_manager,
 )
+from pytest_regional._torch.tracing import new_fake_mode, tracing
 from pytest_regional.reference.caching.container import PICKLING_ERRORS, warn_once
 from pytest_regional.reference.caching.facts import (
     class_text,
@@ -136,20 +137,29 @@ def _answer(frame: FrameCompile, trace: Trace) -> Any:
     if ours is None or not (ours.options.outer_cache and caches_are_on()):
         return trace(None)
     with ours.scope():
-        try:
-            key = digest(_key(frame, ours.options))
-        except (UnstableValueError, UnstorableTraceError) as error:
-            _bypass(error)
-            return trace(None)
-        found = _find(key, frame)
-        if found is not None:
-            count_frame("hit")
-            return found
+        key = _key_of(frame, ours.options)
+        found = _find(key, frame) if key else None
+    if found is not None:
+        count_frame("hit")
+        return found
+    if key is None:
+        return trace(None)
     made = TraceRecord(_TEXTS)
     answer = trace(made)
     if is_compiled(answer):
         _save(key, frame, made)
+    else:
+        _bypass(UnstorableTraceError("Dynamo leaves the frame as it is"))
     return answer
+
+
+def _key_of(frame: FrameCompile, options: BackendOptions) -> str | None:
+    """Return the key of a frame; None, and a bypass, if it has none."""
+    try:
+        return digest(_key(frame, options))
+    except (UnstableValueError, UnstorableTraceError) as error:
+        _bypass(error)
+        return None
 
 
 @dataclass(frozen=True)
@@ -209,8 +219,10 @@ def _find(key: str, frame: FrameCompile) -> Any:
     store = open_store()
     for payload in store.candidates(key):
         try:
-            stored: StoredTrace = pickle.loads(payload)
-            answer = _put_in_place(stored, frame, store)
+            # Some guards, of functorch and of operators with bodies, can only be read and made inside a trace.
+            with tracing(new_fake_mode()):
+                stored: StoredTrace = pickle.loads(payload)
+                answer = _put_in_place(stored, frame, store)
         except (OtherValueError, UnstableValueError, *UNUSABLE) as error:
             count_frame("miss", str(error))
             continue
@@ -290,6 +302,8 @@ def _stored(frame: FrameCompile, made: TraceRecord) -> StoredTrace:
         entry = EntryName.behind(made.backends[name])
         if entry is None:
             raise UnstorableTraceError("the result of its graph is not in the outer cache")
+        if entry.operators:
+            raise UnstorableTraceError(f"nothing says what operator {entry.operators[0]} is in another process")
         results[name] = entry
     functions = _traced_functions(frame, made)
     modules = [module for module, _, _ in functions] + [str(frame.f_globals.get("__name__"))]

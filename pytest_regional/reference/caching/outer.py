@@ -28,6 +28,7 @@ from pytest_regional._torch.autograd_cache import (
 )
 from pytest_regional._torch.fx_graphs import is_graph_module
 from pytest_regional._torch.inductor import appended_passes, custom_graph_pass_base
+from pytest_regional._torch.operators import foreign_operators
 from pytest_regional.reference.caching.container import UnsavableGraphError, dumped, warn_of_unusable_entry, warn_once
 from pytest_regional.reference.caching.key import KeyDetails, UnstableValueError, annotations_of, details_of, digest
 from pytest_regional.reference.caching.program import CompiledGraph
@@ -48,15 +49,22 @@ _ENTRY = "regional_entry"
 
 @dataclass(frozen=True)
 class EntryName:
-    """An entry of the outer cache: its key, and a digest of its bytes, since a key may have several entries."""
+    """An entry of the outer cache.
+
+    Attributes:
+        key: its key.
+        digest: of its bytes, since a key may have several entries.
+        operators: those of its graph that are not PyTorch's.
+    """
 
     key: str
     digest: str
+    operators: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, key: str, payload: bytes) -> EntryName:
-        """Return the name of an entry."""
-        return cls(key, hashlib.sha256(payload).hexdigest())
+    def of(cls, key: str, payload: bytes, graph: torch.fx.GraphModule | None = None) -> EntryName:
+        """Return the name of an entry, and note operators of the graph whose result it is."""
+        return cls(key, hashlib.sha256(payload).hexdigest(), foreign_operators(graph) if graph else ())
 
     @staticmethod
     def behind(compiled: Any) -> EntryName | None:
@@ -67,7 +75,7 @@ class EntryName:
     def load(self, store: Store) -> Callable[..., Any] | None:
         """Return the callable in the entry, without a lookup by AOTAutograd; None if the entry is gone or unusable."""
         for payload in store.candidates(self.key):
-            if self.of(self.key, payload) != self:
+            if self.of(self.key, payload).digest != self.digest:
                 continue
             try:
                 compiled = revived_alone(pickle.loads(payload))
@@ -110,6 +118,7 @@ class OuterCache:
         details: what the key is the digest of.
         unsavable: why the result may not be stored, if so.
         entry: where the result is stored, if it is.
+        graph: the graph that is compiled.
     """
 
     store: Store
@@ -120,6 +129,7 @@ class OuterCache:
     details: KeyDetails | None = None
     unsavable: str = ""
     entry: EntryName | None = None
+    graph: torch.fx.GraphModule | None = None
 
     def compile(
         self,
@@ -148,6 +158,7 @@ class OuterCache:
             "fw_compiler": serializable_compiler(CompiledGraph, compile_graph),
             "bw_compiler": serializable_compiler(CompiledGraph, compile_graph),
         }
+        self.graph = gm
         with answering(gm, self._lookup, self._save):
             compiled: Callable[..., Any] = backend(compilers)(gm, inputs)
         if self.entry is not None:
@@ -190,7 +201,7 @@ class OuterCache:
                 if question.guards_hold(entry.guards_expr):
                     compiled = with_serialization(question.revive(entry), lambda: pickle.loads(payload))  # noqa: B023
                     record(key, payload)
-                    self.entry = EntryName.of(key, payload)
+                    self.entry = EntryName.of(key, payload, question.graph)
                     return compiled
             except MissingTorchSymbolError:
                 raise
@@ -210,7 +221,7 @@ class OuterCache:
             return
         record(key, payload)
         if self.store.save(key, payload):
-            self.entry = EntryName.of(key, payload)
+            self.entry = EntryName.of(key, payload, self.graph)
             count_outcome("saved")
 
     def _as_bytes(self, entry: Any) -> bytes:
