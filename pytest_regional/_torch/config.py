@@ -220,7 +220,7 @@ def portable_settings() -> dict[str, Any]:
 def settings_of_a_trace() -> dict[str, Any]:
     """Return the settings that may affect what a compile makes of a frame, with Inductor's custom passes.
 
-    All of Dynamo's and AOTAutograd's, and Inductor's but for paths, traces and numbers of workers (2.11 to 2.15).
+    All of Dynamo's and AOTAutograd's, and Inductor's except paths, traces and numbers of workers (2.11 to 2.15).
     ``pre_grad_custom_pass`` and its timing are left out.
     """
     inductor = inductor_config()

@@ -188,7 +188,7 @@ class TraceRecord:
 _RECORDED = {
     "guards": PatchPoint("torch._dynamo.guards:CheckFunctionManager", "serialize_guards"),
     "built-ins": PatchPoint("torch._dynamo.output_graph:OutputGraph", "install_builtins_dict_in_fglobals"),
-    # Two modules have the function under a name of their own.
+    # Two modules have the function, each under its own name.
     "constant": PatchPoint("torch._dynamo.variables.functions", "invoke_and_store_as_constant"),
     "constant of a module": PatchPoint("torch._dynamo.variables.nn_module", "invoke_and_store_as_constant"),
 }

@@ -314,7 +314,7 @@ def _traced_functions(frame: FrameCompile, made: TraceRecord) -> tuple[tuple[str
     """Return module, name and digest of the traced functions that are compared by their names.
 
     The frame's own code is in its key, with the functions nested in it; others are in the facts of guards, where the
-    name stands for a function of that code. The version of torch stands for functions of its own without a name.
+    name stands for a function of that code. The version of torch stands for its functions without a name.
 
     Raises:
         UnstorableTraceError: a function is not found in any of these ways.
