@@ -9,6 +9,7 @@ in 2.13 and 2.15.
 from __future__ import annotations
 
 import builtins
+import collections
 import functools
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -192,11 +193,23 @@ class _Facts:
         if kind in _MEMBER_GUARDS:
             asked = keywords["attr" if "attr" in keywords else "key"]
             return f"{self.texts.value(asked)} {_MEMBER_GUARDS[kind](value, asked)}"
-        if kind in ("TYPE_MATCH", "SEQUENCE_LENGTH"):
-            return self._owner(type(value)) + (f" {len(value)}" if kind == "SEQUENCE_LENGTH" else "")
+        if kind == "SEQUENCE_LENGTH":
+            return f"{self._owner(type(value))} {len(value)}"
+        if kind == "TYPE_MATCH":
+            if type(value).__module__ == "inspect":
+                raise UnstorableTraceError(f"Dynamo guards nothing of what {name_of(source)} says, a signature")
+            return f"{self._owner(type(value))} {self._emptiness(source, value)}"
         if kind in ("DICT_KEYS_MATCH", "MAPPING_KEYS_CHECK"):
             return f"{self._owner(type(value))} {[self.texts.value(key) for key in value]}"
         raise UnstorableTraceError(f"guard {kind} on {name_of(source)} says nothing that another process could compare")
+
+    def _emptiness(self, source: Any, value: Any) -> str:
+        """Describe what Dynamo may have asked of a container without a guard: which hooks there are, or whether any."""
+        if not isinstance(value, (dict, list, set, collections.deque)):
+            return ""
+        if name_of(source).endswith("_hooks") and isinstance(value, dict):
+            return str([self.texts.identity(hook) for hook in value.values()])
+        return str(bool(value))
 
     def _owner(self, owner: type) -> str:
         if owner not in self.owners:

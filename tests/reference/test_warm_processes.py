@@ -13,10 +13,14 @@ import pytest
 import torch
 
 from pytest_regional import region
+from pytest_regional._torch.frames import why_no_frames
 from pytest_regional.reference.caching.container import CacheWarning
 from pytest_regional.testing import regional as harness
 from tests.reference.caches import entries
 from tests.reference.warm_programs import Programs, misses, traces, warm_run
+
+
+pytestmark = pytest.mark.skipif(bool(why_no_frames()), reason=f"no traces are stored: {why_no_frames()}")
 
 
 class Block(torch.nn.Module):

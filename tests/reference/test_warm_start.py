@@ -10,8 +10,13 @@ import torch._dynamo
 import torch._functorch.config
 import torch._inductor.config
 
-from pytest_regional.reference import warm_start, warm_starts
+from pytest_regional._torch.frames import why_no_frames
+from pytest_regional.reference import CacheWarning, warm_start, warm_starts
+from pytest_regional.reference.dynamo_backend import clear_caches
 from tests.reference.warm_programs import Programs, bypasses, misses, traces, warm_run
+
+
+pytestmark = pytest.mark.skipif(bool(why_no_frames()), reason=f"no traces are stored: {why_no_frames()}")
 
 
 @pytest.fixture
@@ -128,6 +133,168 @@ EDITS = {
         "g * 2",
         "g * 3",
     ),
+    "a member of a module": (
+        "import types\ncfg = types.ModuleType('warm_cfg'); cfg.n = 2\nimport sys; sys.modules['warm_cfg'] = cfg\n"
+        "def fn(x): return x * cfg.n",
+        "cfg.n = 2",
+        "cfg.n = 3",
+    ),
+    "a frozen dataclass": (
+        "import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass C:\n    n: int\nc = C(2)\n"
+        "def fn(x): return x * c.n",
+        "C(2)",
+        "C(3)",
+    ),
+    "a field of a named tuple": (
+        "import collections\nC = collections.namedtuple('C', 'n m')\nc = C(2, 1)\ndef fn(x): return x * c.n",
+        "C(2, 1)",
+        "C(3, 1)",
+    ),
+    "a namespace": ("import types\nc = types.SimpleNamespace(n=2)\ndef fn(x): return x * c.n", "n=2", "n=3"),
+    "an object with slots": (
+        "class C:\n    __slots__ = ('n',)\n    def __init__(self): self.n = 2\nc = C()\ndef fn(x): return x * c.n",
+        "self.n = 2",
+        "self.n = 3",
+    ),
+    "an object that answers for any attribute": (
+        "class C:\n    def __getattr__(self, name): return 2\nc = C()\ndef fn(x): return x * c.n",
+        "return 2",
+        "return 3",
+    ),
+    "a static method": (
+        "class C:\n    @staticmethod\n    def m(x): return x * 2\ndef fn(x): return C.m(x)",
+        "x * 2",
+        "x * 3",
+    ),
+    "a class method": (
+        "class C:\n    n = 2\n    @classmethod\n    def m(cls, x): return x * cls.n\ndef fn(x): return C.m(x)",
+        "n = 2",
+        "n = 3",
+    ),
+    "a metaclass": (
+        "class M(type):\n    @property\n    def n(cls): return 2\nclass C(metaclass=M): pass\n"
+        "def fn(x): return x * C.n",
+        "return 2",
+        "return 3",
+    ),
+    "a callable object": (
+        "class C:\n    def __call__(self, x): return x * 2\nc = C()\ndef fn(x): return c(x)",
+        "x * 2",
+        "x * 3",
+    ),
+    "a partial function": (
+        "def helper(x, n): return x * n\nf = functools.partial(helper, n=2)\ndef fn(x): return f(x)",
+        "n=2",
+        "n=3",
+    ),
+    "the function of a partial function": (
+        "def one(x, n): return x + n\ndef two(x, n): return x - n\nf = functools.partial(one, n=2)\n"
+        "def fn(x): return f(x)",
+        "partial(one",
+        "partial(two",
+    ),
+    "a cached function": (
+        "@functools.lru_cache\ndef n(): return 2\ndef fn(x): return x * n()",
+        "return 2",
+        "return 3",
+    ),
+    "a set": ("N = {1, 2}\ndef fn(x): return x * 2 if 2 in N else x * 3", "{1, 2}", "{1, 4}"),
+    "a tuple of functions": (
+        "def one(x): return x + 1\ndef two(x): return x + 2\nF = (one, two)\ndef fn(x): return F[0](x)",
+        "(one, two)",
+        "(two, one)",
+    ),
+    "the order of a dictionary": (
+        "N = {'a': 1.0, 'b': 2.0}\ndef fn(x):\n    for n in N.values(): x = x * 2 + n\n    return x",
+        "'a': 1.0, 'b': 2.0",
+        "'b': 2.0, 'a': 1.0",
+    ),
+    "a key of a dictionary": (
+        "N = {2: 0}\ndef fn(x):\n    for n in N: x = x * n\n    return x",
+        "2: 0",
+        "3: 0",
+    ),
+    "a dictionary with a default": (
+        "import collections\nN = collections.defaultdict(lambda: 2)\ndef fn(x): return x * N['a']",
+        "lambda: 2",
+        "lambda: 3",
+    ),
+    "a range": ("N = range(2)\ndef fn(x): return x * sum([1 + i for i in N])", "range(2)", "range(3)"),
+    "a string": ("N = 'ab'\ndef fn(x): return x * len(f'{N}!')", "'ab'", "'abc'"),
+    "a dtype": ("D = torch.float64\ndef fn(x): return x.to(D)", "float64", "float16"),
+    "a global tensor": ("N = torch.tensor([2.0])\ndef fn(x): return x * N", "[2.0]", "[[2.0]]"),
+    "a number in a global tensor": (
+        "N = torch.tensor(2.0)\ndef fn(x): return x * N.item()",
+        "tensor(2.0)",
+        "tensor(3.0)",
+    ),
+    "a list that a closure holds": (
+        "def outer():\n    k = [1, 2]\n    def inner(x): return x * sum(k)\n    return inner\nfn = outer()",
+        "[1, 2]",
+        "[1, 3]",
+    ),
+    "a default that is a list": ("def helper(x, n=[1, 2]): return x * sum(n)\ndef fn(x): return helper(x)", "2]", "3]"),
+    "whether an object has an attribute": (
+        "class C: pass\nc = C()\nc.n = 1\ndef fn(x): return x * 2 if hasattr(c, 'n') else x * 3",
+        "c.n = 1",
+        "c.m = 1",
+    ),
+    "what a class is a subclass of": (
+        "class B: pass\nclass C(B): pass\nc = C()\ndef fn(x): return x * 2 if isinstance(c, B) else x * 3",
+        "C(B)",
+        "C",
+    ),
+    "how an object compares": (
+        "class C:\n    def __eq__(self, other): return True\nc = C()\ndef fn(x): return x * 2 if c == 1 else x * 3",
+        "return True",
+        "return False",
+    ),
+    "how long an object is": (
+        "class C:\n    def __len__(self): return 2\nc = C()\ndef fn(x): return x * len(c)",
+        "return 2",
+        "return 3",
+    ),
+    "a default that the signature says": (
+        "import inspect\ndef helper(x, n=1): return x\nN = inspect.signature(helper)\n"
+        "def fn(x): return x + N.parameters['n'].default",
+        "n=1",
+        "n=2",
+    ),
+    "a hook": (
+        "def hook(m, i, o): return o * 2\nclass fn(torch.nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n"
+        "        self.a = torch.nn.Tanh()\n        self.a.register_forward_hook(hook)\n"
+        "    def forward(self, x): return self.a(x)",
+        "o * 2",
+        "o * 3",
+    ),
+    "a hook that is gone": (
+        "def hook(m, i, o): return o * 2\nclass fn(torch.nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n"
+        "        self.a = torch.nn.Tanh()\n        self.a.register_forward_hook(hook)\n"
+        "    def forward(self, x): return self.a(x)",
+        "self.a.register_forward_hook(hook)",
+        "pass",
+    ),
+    "a parametrization": (
+        "class P(torch.nn.Module):\n    def forward(self, w): return w * 2\nclass fn(torch.nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n        torch.manual_seed(0)\n"
+        "        self.a = torch.nn.Linear(4, 4)\n"
+        "        torch.nn.utils.parametrize.register_parametrization(self.a, 'weight', P())\n"
+        "    def forward(self, x): return self.a(x)",
+        "w * 2",
+        "w * 3",
+    ),
+    "the setting of a region": (
+        "C = {'max_fusion_size': 8}\ndef fn(x):\n    with region('r', configs=C): y = x * 2\n    return y",
+        "8",
+        "9",
+    ),
+    "the name of a region": (
+        "R = 'a'\ndef fn(x):\n    with region(R): y = x * 2\n    return y",
+        "R = 'a'",
+        "R = 'b'",
+    ),
     "an environment variable": (
         "os.environ['WARM_TEST'] = '2'\ndef fn(x): return x * int(os.environ['WARM_TEST'])",
         "'2'",
@@ -137,7 +304,10 @@ EDITS = {
 
 
 #: Edits of programs whose traces are not stored.
-NOT_STORED = {"an environment variable": "is not found by its name"}
+NOT_STORED = {
+    "an environment variable": "is not found by its name",
+    "a default that the signature says": "a signature",
+}
 
 
 @pytest.mark.parametrize("files", [True, False], ids=["with files", "without files"])
@@ -239,6 +409,9 @@ CHANGES = {
     "a forward hook inside": lambda patch, program, model: model.part.a.register_forward_hook(lambda m, i, o: o * 5),
     "a forward pre-hook": lambda patch, program, model: model.part.a.register_forward_pre_hook(
         lambda m, i: (i[0] * 5,)
+    ),
+    "a hook of all modules": lambda patch, program, model: patch.setitem(
+        torch.nn.modules.module._global_forward_hooks, 0, lambda m, i, o: o * 5 if type(m) is torch.nn.Linear else None
     ),
     "evaluation": lambda patch, program, model: model.eval(),
     "a frozen parameter": lambda patch, program, model: model.part.a.weight.requires_grad_(False),
@@ -407,6 +580,15 @@ def test_aliased_arguments_are_a_miss(programs):
     assert [run(x, y), run(x, y), run(x, x), run(x, x), run(x, y)] == [1, 0, 1, 0, 0]
 
 
+@pytest.mark.parametrize("made", ["numpy.float32({})", "torch.tensor([{}.0])"])
+def test_other_values_of_what_is_an_input_of_the_graph_are_a_hit(programs, monkeypatch, made):
+    monkeypatch.setattr(warm_start, "file_digests", lambda modules: {})
+    for number, expected in (("2", 1), ("3", 0)):
+        programs.write(f"import numpy\nN = {made.format(number)}\ndef fn(x): return x * N")
+        _, traced = run_in_new_process(programs, inputs())
+        assert traced == expected, misses()
+
+
 def test_options_and_ways_to_compile_are_in_the_key(programs):
     programs.write("def fn(x): return x * 2")
     ways = [{}, {"dynamic": True}, {"fullgraph": True}, {"options": {"partitioner": "min_cut"}}]
@@ -514,6 +696,15 @@ def test_an_early_pass_is_run_on_every_trace(programs):
         assert [run_in_new_process(programs, inputs())[1] for _ in range(2)] == [1, 1]
     assert len(seen) == 2
     assert "a pre-grad pass runs early" in bypasses()[0]
+
+
+def test_a_torch_without_support_is_one_warning(programs, monkeypatch):
+    programs.write("def fn(x): return x * 2")
+    monkeypatch.setattr(warm_start, "why_no_frames", lambda: "it is too old")
+    clear_caches()
+    with pytest.warns(CacheWarning, match="No traces are stored: it is too old"):
+        _, traced = warm_run(programs.begin().fn, inputs())
+    assert (traced, bypasses()) == (1, [])
 
 
 def test_without_the_context_nothing_is_stored(programs):

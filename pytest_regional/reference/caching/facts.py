@@ -173,21 +173,27 @@ def _attribute_text(value: Any) -> str:
 
 
 def _closed_over(function: types.FunctionType, depth: int) -> str:
-    """Return the digest of a function's code, and of the functions and constants that it closes over."""
+    """Return the digest of a function's code, and of its defaults and of what it closes over."""
     texts = [code_digest(function.__code__)]
+    texts += [_held_text(value, depth) for value in function.__defaults__ or ()]
+    texts += [f"{name}={_held_text(value, depth)}" for name, value in (function.__kwdefaults__ or {}).items()]
     for cell in (function.__closure__ or ()) if depth else ():
         try:
-            content = cell.cell_contents
+            texts.append(_held_text(cell.cell_contents, depth))
         except ValueError:
             texts.append("empty")
-            continue
-        if isinstance(content, types.FunctionType):
-            texts.append(_closed_over(content, depth - 1))
-        elif type(content) in _ATOMS or isinstance(content, _TORCH_VALUES):
-            texts.append(value_text(content))
-        else:
-            texts.append(class_name(type(content)))
     return hashlib.sha256(" ".join(texts).encode()).hexdigest() if len(texts) > 1 else texts[0]
+
+
+def _held_text(value: Any, depth: int) -> str:
+    """Describe what a function holds: a function, a constant, or by its class what is guarded where it is read."""
+    if isinstance(value, types.FunctionType):
+        return _closed_over(value, depth - 1) if depth else class_name(type(value))
+    if type(value) in _ATOMS or isinstance(value, _TORCH_VALUES):
+        return value_text(value)
+    if type(value) in (tuple, frozenset):
+        return f"{type(value).__name__}({', '.join(_held_text(one, depth) for one in value)})"
+    return class_name(type(value))
 
 
 def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
