@@ -14,11 +14,11 @@ import torch
 
 from pytest_regional import region
 from pytest_regional._torch.frames import why_no_frames
+from pytest_regional.harness.counters import CounterExpectationError
 from pytest_regional.reference.caching.container import CacheWarning
 from pytest_regional.testing import regional as harness
 from tests.reference.caches import entries
 from tests.reference.warm_programs import Programs, misses, traces, warm_run
-
 
 pytestmark = pytest.mark.skipif(bool(why_no_frames()), reason=f"no traces are stored: {why_no_frames()}")
 
@@ -72,6 +72,22 @@ def test_the_next_process_traces_and_compiles_nothing():
     assert (second.counters.traces, second.counters.region_compiles, second.counters.graphs) == (0, 0, 0)
     assert (second.counters.cache_hits, second.counters.cache_misses, second.counters.cache_bypasses) == (0, 0, 0)
     assert all(map(torch.equal, first.value, second.value))
+
+
+def test_a_warm_start_is_no_compile():
+    with harness("reference") as regional, regional.warm_starts():
+        x = regional.randn(4, 8)
+        expected = regional.compile(sized)(x)
+        regional.restart()
+        with regional.no_compile(), regional.expect(traces=0, graphs=0):
+            assert torch.equal(regional.compile(sized)(x), expected)
+        with pytest.raises(CounterExpectationError, match="sized"), regional.expect(traces=0):
+            regional.compile(sized)(regional.randn(5, 8))
+
+
+def test_a_backend_without_traces_says_so():
+    with harness("aot_eager", expects_regions=False) as regional, pytest.raises(LookupError, match="stores no traces"):
+        regional.warm_starts()
 
 
 SOURCE = "class fn(torch.nn.Module):\n    def forward(self, x): return x * 2 + 1\n"

@@ -1,8 +1,10 @@
 """Warm starts without a trace: what is used again, and that nothing stale is."""
 
 import contextlib
+import gc
 import importlib
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -14,7 +16,6 @@ from pytest_regional._torch.frames import why_no_frames
 from pytest_regional.reference import CacheWarning, warm_start, warm_starts
 from pytest_regional.reference.dynamo_backend import clear_caches
 from tests.reference.warm_programs import Programs, bypasses, misses, traces, warm_run
-
 
 pytestmark = pytest.mark.skipif(bool(why_no_frames()), reason=f"no traces are stored: {why_no_frames()}")
 
@@ -321,6 +322,8 @@ def test_an_edit_is_a_miss(programs, monkeypatch, edit, files):
     x = inputs()
     _, traced = run_in_new_process(programs, x)
     assert traced >= 1
+    if not (bypasses() or torch._dynamo.utils.counters["regional_traces"]["saved"]):
+        pytest.skip(f"Dynamo of torch {torch.__version__} does not compile this program")
     _, again = run_in_new_process(programs, x)
     if edit in NOT_STORED:
         assert NOT_STORED[edit] in bypasses()[0]
@@ -618,6 +621,35 @@ def test_symbolic_sizes(programs):
     with warm_starts(), traces() as seen:
         compiled = torch.compile(fn, backend="regional", dynamic=True)
         assert all(torch.equal(compiled(x), fn(x)) for x in sizes)
+    assert seen == []
+
+
+def test_a_program_that_started_from_a_trace_is_compiled_again_for_other_inputs(programs):
+    programs.write("def fn(x): return x * 2 + x.shape[0]")
+    run_in_new_process(programs, inputs())
+    module = programs.begin()
+    with warm_starts(), traces() as seen:
+        compiled = torch.compile(module.fn, backend="regional")
+        counts = []
+        for x in (inputs(), inputs(5, 4), inputs(dtype=torch.float64), inputs(), inputs(6, 4), inputs(7, 4)):
+            assert torch.equal(compiled(x), module.fn(x))
+            counts.append(len(seen))
+    # The second size is the first that Dynamo sees, the third makes a symbol of it.
+    assert counts == [0, 1, 2, 2, 3, 3]
+    torch._dynamo.reset()
+    gc.collect()
+    assert [name for name in vars(module) if name.startswith("__compiled_fn")] == []
+
+
+def test_two_threads_start_from_traces(programs):
+    programs.write(MODEL)
+    x = inputs()
+    warm_run(programs.begin().fn(), x)
+    module = programs.begin()
+    models = [module.fn() for _ in range(4)]
+    with warm_starts(), traces() as seen, ThreadPoolExecutor(4) as pool:
+        outputs = list(pool.map(lambda model: torch.compile(model, backend="regional")(x), models))
+    assert all(torch.equal(output, model(x)) for output, model in zip(outputs, models, strict=True))
     assert seen == []
 
 
