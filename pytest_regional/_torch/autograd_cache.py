@@ -126,10 +126,7 @@ class GraphLookup:
 
     def revive(self, entry: Any) -> Callable[..., Any]:
         """Turn a stored ``BundledAOTAutogradResult`` into the callable that AOTAutograd originally made."""
-        boxed = symbol("torch._inductor.utils", "BoxedBool")(False)
-        compiled: Callable[..., Any] = entry.wrap_post_compile(
-            self.inputs, self._aot_config, {"cudagraphs": boxed, "boxed_forward_device_index": None}
-        )
+        compiled: Callable[..., Any] = entry.wrap_post_compile(self.inputs, self._aot_config, _without_cudagraphs())
         return compiled
 
     def _nameless_config(self) -> Any:
@@ -159,6 +156,11 @@ class GraphLookup:
         return compiled if _is_first_generation() else (compiled, config)
 
 
+def _without_cudagraphs() -> dict[str, Any]:
+    """Return the settings of Inductor's that a loaded result is given."""
+    return {"cudagraphs": symbol("torch._inductor.utils", "BoxedBool")(False), "boxed_forward_device_index": None}
+
+
 def revived_alone(entry: Any) -> Callable[..., Any]:
     """Turn a stored ``BundledAOTAutogradResult`` into the callable that Dynamo's code calls, without a trace around it.
 
@@ -166,11 +168,8 @@ def revived_alone(entry: Any) -> Callable[..., Any]:
     out: those of Dynamo include them.
     """
     entry.guards_expr = None
-    boxed = symbol("torch._inductor.utils", "BoxedBool")(False)
     with tracing(new_fake_mode()):
-        compiled = entry.wrap_post_compile(
-            [], entry.sanitized_aot_config, {"cudagraphs": boxed, "boxed_forward_device_index": None}
-        )
+        compiled = entry.wrap_post_compile([], entry.sanitized_aot_config, _without_cudagraphs())
 
     def forward(*inputs: Any) -> Any:
         return compiled(list(inputs))

@@ -172,13 +172,18 @@ def _named_in_logs(name: str) -> AbstractContextManager[Any]:
     return contextlib.nullcontext() if setter is None else setter(name)
 
 
+def state_guard() -> Any:
+    """Return a guard that holds for the global state as it is now: ``GlobalStateGuard`` (2.11 to 2.15)."""
+    return symbol("torch._C._dynamo.guards", "GlobalStateGuard")()
+
+
 def compile_state() -> dict[str, Any]:
     """Return every setting that a compile may depend on, by name.
 
     All of ``torch._inductor.config`` and ``torch._functorch.config``, and the global state that Dynamo guards (grad
     mode, autocast, default dtype, threads, determinism, precision: ``GlobalStateGuard``, 2.11 to 2.15).
     """
-    guard = symbol("torch._C._dynamo.guards", "GlobalStateGuard")()
+    guard = state_guard()
     functorch = functorch_config()
     return {
         "inductor": inductor_config().get_config_copy(),

@@ -18,16 +18,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_regional._torch import private_module, symbol, torch_version
+from pytest_regional._torch.config import state_guard
 from pytest_regional._torch.guards import (
     FrameScope,
     OtherValueError,
     StoredGuards,
     Texts,
     UnstorableTraceError,
+    default_device,
     name_of,
     taken_apart,
 )
 from pytest_regional._torch.patching import PatchPoint, Wrapper, patched_stages, wrapped
+from pytest_regional._torch.thread_state import forward_level, saved_tensor_hooks
 
 _CONVERT = "torch._dynamo.convert_frame"
 
@@ -108,15 +111,15 @@ def trace_state() -> dict[str, Any]:
 
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         raise UnstorableTraceError("process groups are initialized: ranks and sizes are constants of a trace")
-    if symbol("torch._C._autograd", "_top_saved_tensors_default_hooks")(True):
+    if saved_tensor_hooks():
         raise UnstorableTraceError("hooks for saved tensors are set")
     if symbol("torch.overrides", "_len_torch_function_stack")():
         raise UnstorableTraceError("a torch function mode is active, such as that of a default device")
     if symbol("torch._C._functorch", "peek_interpreter_stack")() is not None:
         raise UnstorableTraceError("a functorch transform is active")
     return {
-        "default device": repr(symbol("torch.utils._device", "CURRENT_DEVICE")),
-        "forward AD": int(symbol("torch.autograd.forward_ad", "_current_level")),
+        "default device": repr(default_device()),
+        "forward AD": forward_level(),
         "graph breaks are errors": bool(symbol("torch._dynamo.symbolic_convert", "_get_error_on_graph_break")()),
     }
 
@@ -216,7 +219,7 @@ def _recording(record: TraceRecord, f_globals: dict[str, Any]) -> Iterator[None]
         return original(*args, **kwargs)
 
     def built_ins(original: Any, graph: Any) -> str:
-        found = symbol("torch._dynamo.output_graph", "get_builtins_dict")(graph.global_scope)
+        found = _built_ins_of(graph.global_scope)
         free = graph.global_scope.setdefault(_BUILT_INS, found) is found
         return _BUILT_INS if free else str(original(graph))
 
@@ -282,13 +285,22 @@ def stored_code(record: TraceRecord) -> StoredCode:
         if name in used:
             _require_plain(code)
     _require_plain(record.code)
-    serialized = symbol("torch._dynamo.package", "SerializedCode").from_code_object
+    serialized = _serialized_code().from_code_object
     return StoredCode(
         serialized(record.code),
         record.imports,
         {name: serialized(code) for name, code in record.resumed.items() if name in used},
         tuple(name for name in record.backends if name in used),
     )
+
+
+def _serialized_code() -> Any:
+    """``SerializedCode``: a code object as plain data (2.11 to 2.15)."""
+    return symbol("torch._dynamo.package", "SerializedCode")
+
+
+def _built_ins_of(f_globals: dict[str, Any]) -> Any:
+    return symbol("torch._dynamo.output_graph", "get_builtins_dict")(f_globals)
 
 
 def _names_in(code: types.CodeType) -> set[str]:
@@ -321,7 +333,7 @@ def prepare_globals(stored: StoredCode, guards: StoredGuards, frame: FrameCompil
     Raises:
         OtherValueError: a module is not imported, or a name is taken.
     """
-    builtins_dict = symbol("torch._dynamo.output_graph", "get_builtins_dict")(frame.f_globals)
+    builtins_dict = _built_ins_of(frame.f_globals)
     wanted: dict[str, Any] = {guards.builtins_name: builtins_dict} if guards.builtins_name else {}
     for name, module in stored.imports.items():
         if module not in sys.modules:
@@ -339,7 +351,7 @@ def compiled_frame(
 
     What the code finds among the globals gets fresh names, and goes when the code goes (``CleanupManager``).
     """
-    to_code = symbol("torch._dynamo.package", "SerializedCode").to_code_object
+    to_code = _serialized_code().to_code_object
     fresh = {name: f"{name}_{uuid.uuid4().hex}" for name in (*stored.resumed, *stored.backends)}
     code = _renamed(to_code(stored.code), fresh)
     hook = symbol("torch._dynamo.utils", "CleanupHook").create
@@ -381,7 +393,7 @@ def global_state() -> str:
 
     ``GlobalStateGuard`` (2.11 to 2.15).
     """
-    return str(symbol("torch._C._dynamo.guards", "GlobalStateGuard")().__getstate__())
+    return str(state_guard().__getstate__())
 
 
 _BEHIND = "regional_backend_behind"

@@ -18,6 +18,9 @@ from typing import Any
 
 from pytest_regional._errors import RegionalError
 from pytest_regional._torch import private_module, symbol
+from pytest_regional._torch.config import state_guard
+from pytest_regional._torch.thread_state import forward_level
+from pytest_regional._torch.tracing import storage_key
 
 _GUARDS = "torch._dynamo.guards"
 
@@ -157,7 +160,7 @@ class _Facts:
     get: Callable[[Any], Any]
     texts: Texts
     owners: dict[type, str] = field(default_factory=dict)
-    memory: set[int] = field(default_factory=set)
+    memory: set[int | None] = field(default_factory=set)
 
     def __iter__(self) -> Iterator[str]:
         """Yield the text of each guard.
@@ -223,8 +226,8 @@ class _Facts:
             raise UnstorableTraceError(f"{name_of(source)} is a {type(value).__qualname__}, a subclass of tensors")
         if type(value) is torch.nn.Parameter and value.numel():
             # Dynamo does not guard that two parameters share no memory.
-            memory = value.untyped_storage()._cdata
-            if memory in self.memory:
+            memory = storage_key(value)
+            if memory is not None and memory in self.memory:
                 raise UnstorableTraceError(f"parameter {name_of(source)} shares its memory with another")
             self.memory.add(memory)
         static = self.stored.sizes.get(source, {})
@@ -313,10 +316,10 @@ def guard_manager(stored: StoredGuards, scope: FrameScope) -> Any:
         torch_function_mode_stack=[],
         guard_on_key_order=set(stored.ordered),
         input_source_to_sizes_strides=stored.sizes,
-        dual_level=symbol("torch.autograd.forward_ad", "_current_level"),
+        dual_level=forward_level(),
         functorch_layers=[],
-        current_device=symbol("torch.utils._device", "CURRENT_DEVICE"),
-        global_state_guard=symbol("torch._C._dynamo.guards", "GlobalStateGuard")(),
+        current_device=default_device(),
+        global_state_guard=state_guard(),
         _guards=guards.GuardsSet(ordered_set(map(_guard, stored.guards))),
         _aotautograd_guards=list(stored.aliases),
         skip_guards_check=True,
@@ -331,6 +334,11 @@ def guard_manager(stored: StoredGuards, scope: FrameScope) -> Any:
     if not manager.check(scope.f_locals):
         raise OtherValueError("a condition on symbolic sizes or on shared memory does not hold")
     return manager
+
+
+def default_device() -> Any:
+    """Return the device on which new tensors are, if one is set: ``torch.utils._device.CURRENT_DEVICE``."""
+    return symbol("torch.utils._device", "CURRENT_DEVICE")
 
 
 def _guard(plain: PlainGuard) -> Any:
