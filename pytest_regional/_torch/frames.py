@@ -88,7 +88,7 @@ def answering_frames(answer: Callable[[FrameCompile, Trace], Any]) -> contextlib
 
 def _has_hooks(hooks: Any) -> bool:
     """Return whether something else looks at guards (``Hooks``) or changes bytecode (``_bytecode_hooks``)."""
-    given = (getattr(hooks, name, None) for name in ("guard_export_fn", "guard_filter_fn"))
+    given = (getattr(hooks, name, None) for name in ("guard_export_fn", "guard_fail_fn", "guard_filter_fn"))
     return any(hook is not None for hook in given) or bool(symbol(_CONVERT, "_bytecode_hooks"))
 
 

@@ -26,7 +26,7 @@ _GUARDS = "torch._dynamo.guards"
 
 
 #: What the source of a guard raises where its value does not exist.
-_NO_VALUE = (AttributeError, LookupError, TypeError, ValueError, NameError)
+_NO_VALUE = (AttributeError, LookupError, TypeError, ValueError, NameError, RuntimeError)
 
 
 class UnstorableTraceError(RegionalError):

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.autograd_cache import bypasses_are_errors, caches_are_on, count_frame
 from pytest_regional._torch.config import settings_of_a_trace
 from pytest_regional._torch.frames import (
@@ -57,8 +58,8 @@ from pytest_regional.reference.caching.outer import UNUSABLE, EntryName
 from pytest_regional.reference.caching.store import open_store, record
 from pytest_regional.reference.caching.target import TargetFingerprint, this_machine
 from pytest_regional.reference.dynamo_backend import regional
-from pytest_regional.reference.options import BackendOptions
-from pytest_regional.reference.pre_grad import plan_pre_grad
+from pytest_regional.reference.options import BackendOptionError, BackendOptions
+from pytest_regional.reference.pre_grad import PreGradPassError, plan_pre_grad
 
 #: Increased whenever the format of stored traces or of their keys changes.
 FORMAT = 1
@@ -160,6 +161,8 @@ def _key_of(frame: FrameCompile, options: BackendOptions) -> str | None:
     except (UnstableValueError, UnstorableTraceError) as error:
         _bypass(error)
         return None
+    except PreGradPassError:
+        return None  # the backend raises it when it is called
 
 
 @dataclass(frozen=True)
@@ -173,7 +176,10 @@ def _ours(backend: Any) -> _Ours | None:
     function, keywords, scope = backend_behind_all(backend)
     if function is not regional or keywords.get("mode") is not None:
         return None
-    return _Ours(BackendOptions.merged(keywords.get("options"), **_without(keywords, "mode", "options")), scope)
+    try:
+        return _Ours(BackendOptions.merged(keywords.get("options"), **_without(keywords, "mode", "options")), scope)
+    except BackendOptionError:
+        return None  # the backend raises it when it is called
 
 
 def _without(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
@@ -223,7 +229,10 @@ def _find(key: str, frame: FrameCompile) -> Any:
             with tracing(new_fake_mode()):
                 stored: StoredTrace = pickle.loads(payload)
                 answer = _put_in_place(stored, frame, store)
-        except (OtherValueError, UnstableValueError, *UNUSABLE) as error:
+        except MissingTorchSymbolError:
+            raise
+        except (OtherValueError, UnstableValueError, AssertionError, ValueError, *UNUSABLE) as error:
+            # Dynamo asserts what it expects of values that it makes guards for.
             count_frame("miss", str(error))
             continue
         if answer is not None:

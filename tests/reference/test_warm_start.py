@@ -730,6 +730,37 @@ def test_an_early_pass_is_run_on_every_trace(programs):
     assert "a pre-grad pass runs early" in bypasses()[0]
 
 
+@pytest.mark.parametrize("error", [AssertionError("unexpected"), RuntimeError("not here"), LookupError("gone")])
+def test_guards_that_cannot_be_made_are_a_miss(programs, monkeypatch, error):
+    programs.write("def fn(x): return x * 2")
+    run_in_new_process(programs, inputs())
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(warm_start, "guard_manager", fail)
+    _, traced = run_in_new_process(programs, inputs())
+    assert traced == 1
+    assert misses() == [str(error)]
+
+
+def test_mistakes_are_the_errors_that_they_are_without_traces(programs):
+    programs.write("def fn(x): return x * 2")
+    fn = programs.begin().fn
+    for options, message in (({"partitioner": "none"}, "partitioner"), ({"outer_cach": True}, "outer_cache")):
+        said = []
+        for run in (warm_run, lambda fn, x, options: torch.compile(fn, backend="regional", options=options)(x)):
+            with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=message) as raised:
+                run(fn, inputs(), options=options)
+            said.append(str(raised.value))
+        assert said[0] == said[1]
+    with (
+        torch._inductor.config.patch(pre_grad_custom_pass=3),
+        pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="not a pass"),
+    ):
+        warm_run(fn, inputs())
+
+
 def test_a_torch_without_support_is_one_warning(programs, monkeypatch):
     programs.write("def fn(x): return x * 2")
     monkeypatch.setattr(warm_start, "why_no_frames", lambda: "it is too old")
