@@ -142,3 +142,16 @@ def test_killed_processes_leave_whole_entries_or_none(tmp_path, monkeypatch):
         assert len(seen) < 4
     finally:
         torch.set_num_threads(threads)
+
+
+def test_traces_travel_in_portable_artifacts(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    programs = Programs(tmp_path)
+    programs.write(SOURCE)
+    warm_run(programs.begin().fn(), torch.ones(3))
+    content, _ = torch.compiler.save_cache_artifacts()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "another"))
+    torch.compiler.load_cache_artifacts(content)
+    output, traced = warm_run(programs.begin().fn(), torch.ones(3))
+    assert traced == 0, misses()
+    assert torch.equal(output, torch.full((3,), 3.0))
