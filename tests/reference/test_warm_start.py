@@ -74,6 +74,12 @@ EDITS = {
         "x + 1",
         "x + 2",
     ),
+    "which function is a method": (
+        "def one(self, x): return x + 1\ndef two(self, x): return x + 2\nclass A: m = one\na = A()\n"
+        "def fn(x): return a.m(x)",
+        "m = one",
+        "m = two",
+    ),
     "a property": (
         "class A:\n    @property\n    def n(self): return 1\na = A()\ndef fn(x): return x + a.n",
         "return 1",
