@@ -1,5 +1,6 @@
-"""What equal blocks cost to compile: ``python -m bench.probes.blocks WHO BLOCKS``.
+"""What equal blocks cost to compile: ``python -m bench.probes.blocks WHO BLOCKS``, who is ours, traced or PyTorch.
 
+``traced`` is ours with stored traces of Dynamo, which the second process in one ``TORCHINDUCTOR_CACHE_DIR`` finds.
 Prints seconds of the first training step, how many regions were compiled, and which part of the seconds the backend
 had: the rest is Dynamo's, but for the step itself and a backward that compiles later. One small region is compiled
 beforehand, which pays for finding the C++ compiler.
@@ -7,6 +8,7 @@ beforehand, which pays for finding the C++ compiler.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from typing import Any
@@ -15,6 +17,7 @@ import torch
 import torch._inductor
 
 from pytest_regional._region import region
+from pytest_regional.reference import warm_starts
 
 
 class Block(torch.nn.Module):
@@ -34,13 +37,18 @@ class Block(torch.nn.Module):
 
 def backend_of(who: str) -> Any:
     """Return our backend or PyTorch's."""
-    if who == "ours":
+    if who in ("ours", "traced"):
         from pytest_regional.reference import regional
 
         return regional
     from pytest_regional._torch.dynamo import regional_inductor_backend
 
     return regional_inductor_backend()
+
+
+def small(x: torch.Tensor) -> torch.Tensor:
+    """Compute two ops."""
+    return (x.sin() + 1).cos()
 
 
 def train(fn: Any, backend: Any, *inputs: torch.Tensor) -> None:
@@ -50,6 +58,11 @@ def train(fn: Any, backend: Any, *inputs: torch.Tensor) -> None:
 
 def main(who: str, blocks: int) -> None:
     """Measure and print."""
+    with warm_starts() if who == "traced" else contextlib.nullcontext():
+        _measure(who, blocks)
+
+
+def _measure(who: str, blocks: int) -> None:
     compiles, original = 0, torch._inductor.standalone_compile
 
     def counting(*args: Any, **kwargs: Any) -> Any:
@@ -59,7 +72,7 @@ def main(who: str, blocks: int) -> None:
 
     torch._inductor.standalone_compile = counting
     backend = backend_of(who)
-    torch.compile(region("warm")(lambda x: (x.sin() + 1).cos()), backend=backend, fullgraph=True)(torch.randn(7))
+    torch.compile(region("warm")(small), backend=backend, fullgraph=True)(torch.randn(7))
     compiles, in_backend = 0, 0.0
 
     def timed(gm: torch.fx.GraphModule, inputs: Any) -> Any:
@@ -72,7 +85,8 @@ def main(who: str, blocks: int) -> None:
     model = torch.nn.Sequential(*(Block() for _ in range(blocks)))
     x = torch.randn(16, 32, requires_grad=True)
     begin = time.perf_counter()
-    train(model, timed, x)
+    # A trace is stored of a program whose backend is ours itself, not hidden in another function.
+    train(model, backend if who == "traced" else timed, x)
     seconds = time.perf_counter() - begin
     print("probe", seconds, compiles, f"backend {in_backend / seconds:.0%}")
 

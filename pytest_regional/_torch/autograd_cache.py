@@ -21,7 +21,7 @@ from pytest_regional._torch.compile_phases import logged
 from pytest_regional._torch.config import dynamo_config, functorch_config, inductor_config
 from pytest_regional._torch.dynamo import counters
 from pytest_regional._torch.patching import COMPILE_STAGES, patched_stages
-from pytest_regional._torch.tracing import compile_lock, size_hint
+from pytest_regional._torch.tracing import compile_lock, new_fake_mode, size_hint, tracing
 
 
 def is_serializable(artifact: Any) -> bool:
@@ -105,7 +105,7 @@ class GraphLookup:
         if _is_first_generation():
             extra = (dict(zip(("cudagraphs", "boxed_forward_device_index"), self._rest, strict=False)),)
             sanitized = symbol(_MODULE, "sanitize_gm_for_cache")(self.graph)
-        with sanitized:
+        with _without_backend_id(self.graph), sanitized:
             try:
                 key, _ = compute(self.graph, self.inputs, self._nameless_config(), *extra)
             except refusals as error:
@@ -126,10 +126,7 @@ class GraphLookup:
 
     def revive(self, entry: Any) -> Callable[..., Any]:
         """Turn a stored ``BundledAOTAutogradResult`` into the callable that AOTAutograd originally made."""
-        boxed = symbol("torch._inductor.utils", "BoxedBool")(False)
-        compiled: Callable[..., Any] = entry.wrap_post_compile(
-            self.inputs, self._aot_config, {"cudagraphs": boxed, "boxed_forward_device_index": None}
-        )
+        compiled: Callable[..., Any] = entry.wrap_post_compile(self.inputs, self._aot_config, _without_cudagraphs())
         return compiled
 
     def _nameless_config(self) -> Any:
@@ -157,6 +154,44 @@ class GraphLookup:
             else:
                 config = dataclasses.replace(config, cache_info=info)
         return compiled if _is_first_generation() else (compiled, config)
+
+
+def _without_cudagraphs() -> dict[str, Any]:
+    """Return the settings of Inductor's that a loaded result is given."""
+    return {"cudagraphs": symbol("torch._inductor.utils", "BoxedBool")(False), "boxed_forward_device_index": None}
+
+
+def revived_alone(entry: Any) -> Callable[..., Any]:
+    """Turn a stored ``BundledAOTAutogradResult`` into the callable that Dynamo's code calls, without a trace around it.
+
+    As ``deserialize_bundled_cache_entry`` does (2.11 to 2.15), which also copies the entry. Guards on sizes are left
+    out: those of Dynamo include them.
+    """
+    entry.guards_expr = None
+    with tracing(new_fake_mode()):
+        compiled = entry.wrap_post_compile([], entry.sanitized_aot_config, _without_cudagraphs())
+
+    def forward(*inputs: Any) -> Any:
+        return compiled(list(inputs))
+
+    return forward
+
+
+@contextlib.contextmanager
+def _without_backend_id(gm: Any) -> Iterator[None]:
+    """Remove the name that Dynamo gives a graph whose trace is stored, so that its key is that of other traces.
+
+    ``sanitize_gm_for_cache`` clears the attribute ``_backend_id`` (2.11 to 2.15). But its place among the attributes,
+    which the key keeps, depends on whether it was set before.
+    """
+    attributes = vars(gm)
+    name = attributes.pop("_backend_id", None)
+    try:
+        yield
+    finally:
+        attributes.pop("_backend_id", None)
+        if name is not None:
+            attributes["_backend_id"] = name
 
 
 @dataclass(frozen=True)
@@ -247,6 +282,18 @@ def count_outcome(outcome: str, reason: str = "") -> None:
     counts["aot_autograd"][f"autograd_cache_{outcome}"] += 1
     if reason:
         counts["regional_cache_bypass"][reason] += 1
+
+
+def count_frame(outcome: str, reason: str = "") -> None:
+    """Count in Dynamo's counters what became of a stored trace.
+
+    ``counters["regional_traces"]`` counts those used (``hit``) and kept (``saved``); ``regional_trace_bypass`` and
+    ``regional_trace_miss`` count the reasons why one was not kept, or did not hold.
+    """
+    if reason:
+        counters()[f"regional_trace_{outcome}"][reason] += 1
+    else:
+        counters()["regional_traces"][outcome] += 1
 
 
 def all_ranks_agree(found: bool) -> bool:

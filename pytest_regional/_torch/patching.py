@@ -159,6 +159,8 @@ def _is_there(point: PatchPoint) -> bool:
 COMPILE_STAGES: dict[str, PatchPoint] = {
     # One Dynamo frame compilation; keyword compile_id tells whether it is a recompile.
     "frame": PatchPoint("torch._dynamo.convert_frame", "_compile"),
+    # One trace of a frame; not called where a stored trace answers.
+    "trace": PatchPoint("torch._dynamo.convert_frame", "compile_frame"),
     # Returns the reasons why the guards of an earlier compilation failed.
     "recompile_reasons": PatchPoint("torch._dynamo.convert_frame", "get_and_maybe_log_recompilation_reasons"),
     # Returns (exceeded, name of the limit): if exceeded, Dynamo falls back to eager for the frame.

@@ -17,6 +17,7 @@ from pytest_regional._errors import RegionalError
 from pytest_regional._pass_forms import pass_name
 from pytest_regional._region import AnnotationError
 from pytest_regional._torch.dynamo import annotation_mistake_in, invalid_backend_error, registered_backend, to_compile
+from pytest_regional._torch.frames import note_backend_behind
 from pytest_regional._torch.pytree import flatten_with_path
 from pytest_regional._torch.tracing import fake_mode_of, new_fake_mode, tracing, tracing_inputs
 from pytest_regional.backends import registry
@@ -137,6 +138,9 @@ class CompilesWithBackend:
                 return inner(gm, example_inputs, **keywords)
 
         self._whose.add(backend_under_test, self._spec.name)
+        if not eager_regions:
+            behind = functools.partial(inner, **keywords)
+            note_backend_behind(backend_under_test, behind, functools.partial(options.scope, taken))
         return backend_under_test
 
     def _inner_backend(self, partitioner: str | None) -> Callable[..., Any]:

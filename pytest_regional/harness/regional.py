@@ -516,6 +516,21 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         with self._observer.forbidding():
             yield
 
+    @property
+    def stores_traces(self) -> bool:
+        """Whether the backend under test can start from stored traces: see :meth:`warm_starts`."""
+        return self._spec.warm_starts is not None
+
+    def warm_starts(self) -> contextlib.AbstractContextManager[Any]:
+        """Start programs that compile inside from stored traces of Dynamo, and store theirs.
+
+        Raises:
+            LookupError: the backend under test stores no traces.
+        """
+        if self._spec.warm_starts is None:
+            raise LookupError(f"backend {self.backend!r} stores no traces: its BackendSpec has no warm_starts")
+        return self._spec.warm_starts()
+
     def restart(self) -> None:
         """Act like a new process: drop what was compiled or loaded in memory; keep the cache directory and counters."""
         self._observer.flush()

@@ -241,6 +241,7 @@ _KEY: Mapping[str, Callable[[Field], Any]] = {
     "rank": lambda field: field.integer(0, 7),
     "mesh": lambda field: field.one_of(("", *MESHES)),
     "group": lambda field: field.one_of(GROUPS),
+    "traces": Field.flag,
 }
 
 

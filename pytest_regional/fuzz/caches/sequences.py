@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pytest_regional.fuzz.caches.collectives import CollectiveProgram, process_group
-from pytest_regional.fuzz.caches.model import STATES, Answer, CacheModel, Key, program_of
-from pytest_regional.fuzz.model.program import Program
+from pytest_regional.fuzz.caches.model import STATES, Answer, AnyProgram, CacheModel, Key, program_of
+from pytest_regional.fuzz.caches.plain import PlainProgram
 from pytest_regional.fuzz.modes import keeping_whole_results
 from pytest_regional.fuzz.oracles import OracleViolationError
 from pytest_regional.harness.raised import message_of
@@ -90,7 +90,7 @@ class Executor:
     def __init__(self, regional: Regional, mode: str) -> None:
         self.regional, self.model, self._mode = regional, CacheModel(), mode
         self.executed: list[Event] = []
-        self._programs: dict[Key, Program | CollectiveProgram] = {}
+        self._programs: dict[Key, AnyProgram] = {}
         self._passes: dict[tuple[str | None, ...], list[Any]] = {}
         regional.reset()
 
@@ -181,31 +181,32 @@ _CHECKED = (
     "region_compiles",
     "pre_grad_calls",
     "region_pre_grad_calls",
+    "traces",
 )
 
 
-def moved_by(
-    regional: Regional, program: Program | CollectiveProgram, key: Key, passes: Sequence[Any]
-) -> dict[str, int]:
+def moved_by(regional: Regional, program: AnyProgram, key: Key, passes: Sequence[Any]) -> dict[str, int]:
     """Compile and run ``program`` as ``key`` says, compare with eager, and return the counters that moved.
 
     Raises:
         OracleViolationError: it fails, or the values are not eager's.
     """
     mark = regional._observer.log.mark()
+    traces = regional.warm_starts() if key.traces else contextlib.nullcontext()
     options: dict[str, Any] = {"dynamic": key.dynamic}
     if passes:
         options |= {"pre_grad_pass": passes if len(passes) > 1 else passes[0], "pre_grad_pass_timing": key.timing}
-    with warnings.catch_warnings(), STATES[key.state]():
+    with warnings.catch_warnings(), STATES[key.state](), traces:
         # A damaged entry, and a pass without a uuid, are told by a warning; here they are expected.
         warnings.simplefilter("ignore")
-        compiled = regional.compile(program, **options)
+        function = program.function if isinstance(program, PlainProgram) else program
+        compiled = regional.compile(function, **options)
         for seed in (0, 1):
             _compare(key, program, compiled, seed)
     return dict(regional._observer.log.counters(mark))
 
 
-def _compare(key: Key, held: Program | CollectiveProgram, compiled: Any, seed: int) -> None:
+def _compare(key: Key, held: AnyProgram, compiled: Any, seed: int) -> None:
     import torch
 
     # The one that is held may be of another size.
@@ -228,7 +229,7 @@ def _compare(key: Key, held: Program | CollectiveProgram, compiled: Any, seed: i
             )
 
 
-def _run(program: Program | CollectiveProgram, function: Any, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _run(program: AnyProgram, function: Any, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     import torch
 
     if not program.training:
@@ -251,15 +252,28 @@ def passes_of(key: Key) -> list[Any]:
     return [counting_pass(uuid=uuid) for uuid in key.passes]
 
 
+#: Hits and misses that may be, by what the model says.
+_LOOKUPS: Mapping[Answer, Sequence[tuple[int, int]]] = {
+    "memory": [(0, 0)],
+    "trace": [(0, 0)],
+    "hit": [(1, 0)],
+    "miss": [(0, 1)],
+    "either": [(1, 0), (0, 1)],
+    "any": [(0, 0), (1, 0), (0, 1)],
+}
+
+
 def disagreement(key: Key, expected: Answer, moved: Mapping[str, int]) -> str:
     """Return what the counters say that they should not; empty where they agree with the model."""
     lookups = moved["cache_hits"], moved["cache_misses"]
-    allowed = {"memory": [(0, 0)], "hit": [(1, 0)], "miss": [(0, 1)], "either": [(1, 0), (0, 1)]}[expected]
     if moved["cache_bypasses"]:
         # Some caches count what they cannot read among what they pass by.
-        return "" if expected == "either" else "the cache was bypassed"
+        return "" if expected in ("either", "any") else "the cache was bypassed"
+    allowed = _LOOKUPS[expected]
     if lookups not in allowed:
         return f"{_said(lookups)} where the model says {expected}"
+    if key.traces and bool(moved["traces"]) is (lookups == (0, 0)):
+        return f"{moved['traces']} traces on {_said(lookups)}"
     if not lookups[1] and moved["region_compiles"]:
         return "code was generated although the result was there"
     runs = key.runs(sum(lookups), lookups[1])

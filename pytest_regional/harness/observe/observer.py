@@ -96,7 +96,9 @@ class Observer:
 
     def others_that_compiled(self) -> tuple[str, ...]:
         """Return the names of Dynamo backends, other than the one under test, that were handed a graph or compiled."""
-        return tuple(dict.fromkeys(event.other for event in self.log.since() if event.other))
+        return tuple(
+            dict.fromkeys(event.other for event in self.log.since() if event.other and event.counter != "traces")
+        )
 
     # Watching
 
@@ -209,6 +211,11 @@ class Observer:
 
     def _on_frame(self, original: Callable[..., Any], code: Any, *args: Any, **kwargs: Any) -> Any:
         self._refuse(f"Dynamo compiled {code.co_name} ({code.co_filename}:{code.co_firstlineno})")
+        return original(code, *args, **kwargs)
+
+    def _on_trace(self, original: Callable[..., Any], code: Any, *args: Any, **kwargs: Any) -> Any:
+        other = self._whose.other(args[4]) if self._whose and len(args) > 4 else ""
+        self._log.count("traces", f"{code.co_name} ({code.co_filename}:{code.co_firstlineno})", other)
         return original(code, *args, **kwargs)
 
     def _on_recompile_reasons(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
