@@ -191,7 +191,9 @@ class KernelFiles:
                 folder = Path(private_folder(self.folder)) / _CLAIMS
                 make_folder(folder)
                 private_folder(folder)
-                stack.enter_context(FileLock(folder / key[:2], timeout=CLAIM_SECONDS, mode=0o600))
+                # One object for a file: a harness inside of another one claims again what this thread has claimed.
+                lock = FileLock(folder / key[:2], timeout=CLAIM_SECONDS, mode=0o600, is_singleton=True)
+                stack.enter_context(lock)
             yield
 
     def put(self, key: str, made: Path) -> None:

@@ -141,6 +141,20 @@ def test_two_that_claim_one_kernel_make_it_once(files):
     assert files.read(key_of(1)) == b"library"
 
 
+def test_a_claim_inside_of_another_does_not_wait(files):
+    """As where a test uses the harness inside of a marked test: the inner compile ends in the outer one."""
+    started = time.monotonic()
+    with files.claimed(key_of(1)), KernelFiles(files.folder).claimed(key_of(1)):
+        assert time.monotonic() - started < 30
+    context = multiprocessing.get_context("fork")
+    holds = context.Event()
+    other = context.Process(target=hold, args=(files.folder, holds))
+    other.start()
+    assert holds.wait(30), "it is free again"
+    other.kill()
+    other.join()
+
+
 def hold(folder, holds):
     with KernelFiles(folder).claimed(key_of(1)):
         holds.set()
