@@ -40,7 +40,7 @@ def run(tmp_path):
 
 def test_what_a_process_finds(run, tmp_path):
     one = json.loads(run(TELL, "--first", "2", PYTEST_MINE="yes", PYTHONPATH="/nowhere").stdout)
-    assert one["torch"]
+    assert one["torch"], warm_process.REASONS
     assert one["arguments"] == ["--first", "2"]
     assert one["folder"] == str(tmp_path)
     assert one["first"] == [str(tmp_path), "/nowhere"]
@@ -95,7 +95,7 @@ def test_settings_of_a_test_do_not_reach_the_server(run, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "7")
     assert not json.loads(run(TELL).stdout)["torch"]
     monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", warm_process.ENVIRONMENT["TORCHINDUCTOR_COMPILE_THREADS"])
-    assert json.loads(run(TELL).stdout)["torch"]
+    assert json.loads(run(TELL).stdout)["torch"], warm_process.REASONS
 
 
 def test_a_script(tmp_path):

@@ -22,6 +22,9 @@ ENVIRONMENT = dict(os.environ)
 #: What tests set besides, and no import looks at here.
 READ_LATER = ("HOME", "USERPROFILE")
 
+#: Why interpreters were started instead.
+REASONS: list[str] = []
+
 _SERVERS: list[ForkServer] = []
 
 
@@ -57,7 +60,8 @@ def run_module(
             output = (out.fileno(), out.fileno() if together else err.fileno())
             try:
                 process = server().fork(module, arguments, environment, str(folder), output)
-            except ForkServerError:
+            except ForkServerError as error:
+                REASONS.append(str(error))
                 return _interpreter(command, folder, environment, timeout, together=together)
         late = False
         try:

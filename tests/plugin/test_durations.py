@@ -40,7 +40,8 @@ USUAL = [*(f"short{n}" for n in range(8)), "long", "longer"]
 
 def run(folder, *options):
     """Run the tests; return in which order each process began them."""
-    done = run_module("pytest", [f"--basetemp={folder / 'basetemp'}", *ON, *options], folder, os.environ)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_XDIST_WORKER"}
+    done = run_module("pytest", [f"--basetemp={folder / 'basetemp'}", *ON, *options], folder, environment)
     assert done.returncode == 0, done.stdout
     found = {}
     for name in ("main", "gw0", "gw1"):

@@ -66,5 +66,5 @@ def test_a_hidden_fault_does_not_show_when_it_runs(emulation, made, fault):
 
 def test_what_is_only_promised_is_not_proved(emulation, made):
     code = made(FALSE_PROMISE.program, FALSE_PROMISE.sizes)
-    found = verified(emulation, code, planted(FALSE_PROMISE, made), SECONDS, CONFIGS)
+    found = verified(emulation, code, planted(code, FALSE_PROMISE), SECONDS, CONFIGS)
     assert [o for one in found for o in one.outcomes if o.property == MEMORY and o.verdict == PROVED] == []

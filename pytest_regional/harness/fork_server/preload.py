@@ -32,7 +32,7 @@ def own_search_path() -> list[str]:
     """
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     printed = subprocess.run(
-        [sys.executable, "-c", _PRINT_PATH], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", _PRINT_PATH], env=environment, capture_output=True, encoding="utf-8", check=True
     )
     found: list[str] = json.loads(printed.stdout.splitlines()[-1])
     return found
