@@ -323,6 +323,8 @@ def test_an_edit_is_a_miss(programs, monkeypatch, edit, files):
     if not files:
         # A file that is another is a miss by itself: here everything else has to show that.
         monkeypatch.setattr(warm_start, "file_digests", lambda modules: {})
+    # A program sets it, and other tests of this process are not to see it.
+    monkeypatch.setenv("WARM_TEST", "")
     source, before, after = EDITS[edit]
     programs.write(source)
     x = inputs()
