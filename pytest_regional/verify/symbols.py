@@ -403,9 +403,12 @@ def _symbols_in(expression: Expression) -> dict[str, Expression]:
             continue
         stack.pop()
         parts = [names for child in children if (names := _SYMBOLS[child.get_id()][1])]
-        found: dict[str, Expression] = parts[0] if len(parts) == 1 else {}
-        for names in parts[1:] and parts:
-            found.update(names)
+        found: dict[str, Expression] = {}
+        if len(parts) == 1:
+            found = parts[0]  # most have one child with symbols, and share what is known of it
+        else:
+            for names in parts:
+                found.update(names)
         if not children and z3.is_const(part) and part.decl().kind() == z3.Z3_OP_UNINTERPRETED:
             found[part.decl().name()] = part
         _SYMBOLS[part.get_id()] = part, found
