@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import pytest
 
 from pytest_regional._errors import RegionalError
+from pytest_regional._seeds import DEFAULT_SEED, MOST_SEED
 from pytest_regional._text import shown
 
 if TYPE_CHECKING:
@@ -33,9 +34,6 @@ OFF_REASON = "needs --regional-backend (or regional_backend in the ini file): re
 
 #: Each takes as much memory as a process that has imported torch.
 MOST_SERVERS = 8
-
-#: What crosses to workers of pytest-xdist, and every generator takes.
-MOST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -235,8 +233,6 @@ def _examples(value: str | None, config: pytest.Config) -> str | None:
 
 def _seed(value: str | None, config: pytest.Config) -> int:
     if not value:
-        from pytest_regional.harness.regional import DEFAULT_SEED
-
         return DEFAULT_SEED
     try:
         seed = int(value)
@@ -571,7 +567,6 @@ def resolve(config: pytest.Config) -> Settings:
     Raises:
         pytest.UsageError: a value that cannot be used; the message names the option and the valid values.
     """
-    _require_torch()
     values = {option.setting: _parsed(config, option) for option in OPTIONS}
     if values["verify"] is not None and not _has_verified_kernels(values["devices"]):
         raise pytest.UsageError(
@@ -603,7 +598,12 @@ def _parsed(config: pytest.Config, option: Option) -> Any:
         raise pytest.UsageError(f"{option.flag}{given}: {error}") from error
 
 
-def _require_torch() -> None:
+def require_torch() -> None:
+    """Check that torch is installed; it is not imported.
+
+    Raises:
+        pytest.UsageError: it is not.
+    """
     try:
         found = importlib.util.find_spec("torch") is not None
     except ModuleNotFoundError:

@@ -25,6 +25,7 @@ from pytest_regional._goldens import goldens_of
 from pytest_regional._phases import limits_of, stderr_of
 from pytest_regional._reporting import ATTRIBUTE
 from pytest_regional._retirement import Retirement, UnrestorableStateError
+from pytest_regional._seeds import seed_for
 from pytest_regional._stash import DRAWER, FUZZ, HARNESS, PHASES, TARGET
 from pytest_regional._text import plural
 from pytest_regional._waiting import waiting_for
@@ -84,7 +85,7 @@ class RunHooks:
         with limits_of(item).suspended(), waiting_for("importing PyTorch's compilers"):
             from pytest_regional._torch.inductor import import_compilers
             from pytest_regional.harness.options import CompileOptions
-            from pytest_regional.harness.regional import harness, seed_for
+            from pytest_regional.harness.regional import harness
 
             import_compilers()
             self._make_servers()

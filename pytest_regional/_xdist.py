@@ -10,6 +10,7 @@ pytest-xdist's own schedulers survive ``tests/plugin/test_scope_schedulers.py``.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Collection, Generator, Mapping, Sequence
@@ -21,9 +22,15 @@ import pytest
 
 from pytest_regional._reporting import ATTRIBUTE
 from pytest_regional._retirement import Retirement, is_retired, keep_tests_of_retired_workers, teardown_errors
+from pytest_regional._waiting import waiting_for
 
 if TYPE_CHECKING:
     from pytest_regional._session import RegionalSession
+
+
+def starts_workers(config: pytest.Config) -> bool:
+    """Return whether this process starts workers of pytest-xdist, which run the tests: itself it needs no torch."""
+    return not hasattr(config, "workerinput") and getattr(config.option, "dist", "no") != "no"
 
 
 class WorkerHooks:
@@ -39,11 +46,14 @@ class WorkerHooks:
         self._errors = session.errors
         self._places: dict[str, int] = {}
         self._retirement = Retirement(session.config, session.scratch_dir)
+        self._until_collected = contextlib.ExitStack()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """Give all workers one seed of fuzz tests, and each its own place."""
         node.workerinput["regional_fuzz_seed"] = self._session.fuzz_seed
+        if not self._places:
+            self._until_collected.enter_context(waiting_for("workers import torch and collect tests"))
         with self._errors.kept(f"giving worker {node.gateway.id} its own GPU"):
             place = self._places[node.gateway.id] = free_place(self._places.values())
             if there_is_a_choice(os.environ):
@@ -51,8 +61,14 @@ class WorkerHooks:
                 node.gateway.remote_exec(f"import os; os.environ[{PLACE_VARIABLE!r}] = '{place}'").waitclose(60)
 
     @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self) -> None:
+        """Wait no more for workers: the first one has collected its tests."""
+        self._until_collected.close()
+
+    @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """Count xdist workers that died: their last test's facts are missing from the totals."""
+        self._until_collected.close()
         with self._errors.kept(f"putting away what belongs to worker {node.gateway.id}"):
             note = self._retirement.of_worker(node)
             self.lost += error is not None and note is None

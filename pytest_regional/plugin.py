@@ -6,6 +6,7 @@ classes with the other hooks; nothing imports this module.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -45,12 +46,15 @@ def pytest_configure(config: pytest.Config) -> None:
     if not _config.is_requested(config):
         _config.check_values(config)
         return
+    from pytest_regional._session import RegionalSession
+    from pytest_regional._xdist import starts_workers
     from pytest_regional.report.progress import said_if_it_takes_long
 
-    with said_if_it_takes_long(config, "importing torch"):
-        from pytest_regional._session import RegionalSession
-
-        session = RegionalSession(config, _config.resolve(config))
+    _config.require_torch()
+    if not starts_workers(config):
+        with said_if_it_takes_long(config, "importing torch"):
+            importlib.import_module("torch")
+    session = RegionalSession(config, _config.resolve(config))
     config.stash[SESSION] = session
     for name, hooks in _hooks_of_a_run(session):
         config.pluginmanager.register(hooks, name)

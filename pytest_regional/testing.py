@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional._pass_forms import pass_form
+from pytest_regional._seeds import DEFAULT_SEED
 from pytest_regional._torch.inductor import kernels_not_built
 from pytest_regional.emulation.compile_check.results import DEFAULT_ARCHITECTURES
 from pytest_regional.harness.counters import Bound, Counters, at_least, at_most
@@ -24,7 +25,7 @@ from pytest_regional.harness.distributed import fake_process_group as fake_pg
 from pytest_regional.harness.options import CompileOptions
 from pytest_regional.harness.pre_grad_passes import counting_pass as pre_grad_pass
 from pytest_regional.harness.pre_grad_passes import replacing
-from pytest_regional.harness.regional import DEFAULT_SEED, Regional, harness, running
+from pytest_regional.harness.regional import Regional, harness, running
 from pytest_regional.harness.vacuity import check_backend_leaks
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pytest_regional._limits import seconds_of
+from pytest_regional._seeds import DEFAULT_SEED
 from pytest_regional._text import shown
 from pytest_regional._torch.dynamo import guards_untimed
 from pytest_regional._torch.inductor import import_compilers
@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from pytest_regional.harness.parity.compare import ParityReport
     from pytest_regional.harness.training import TrainingReport
     from pytest_regional.verify import Verification, Verified
-
-DEFAULT_SEED = 20251006
 
 
 class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
@@ -630,11 +628,6 @@ def _seconds(timeout: object) -> float:
         return seconds_of(timeout)
     except ValueError as error:
         raise ValueError(f"in_new_process: timeout={shown(timeout)}: {error}, or None") from error
-
-
-def seed_for(test_id: str, seed: int = DEFAULT_SEED) -> int:
-    """Return a seed that depends on ``seed`` and the test's id alone: the same in any order and on any worker."""
-    return int.from_bytes(hashlib.sha256(f"{seed}:{test_id}".encode()).digest()[:4], "big")
 
 
 @contextlib.contextmanager

@@ -28,8 +28,28 @@ def test_neither_torch_nor_hypothesis_is_imported(pytester):
     # Hypothesis's own plugin imports Hypothesis at the end of every run; that is not ours.
     result = pytester.runpytest_subprocess("-s", "-p", "no:hypothesispytest", "-p", "no:randomly", "-p", "no:torch")
     result.assert_outcomes(passed=1)
-    ours = "pytest_regional *._config *._errors *._fixtures *._marks *._stash *._text *.plugin"
+    ours = "pytest_regional *._config *._errors *._fixtures *._marks *._seeds *._stash *._text *.plugin"
     result.stdout.fnmatch_lines(["*imported: []*", f"ours: {ours.replace('*', 'pytest_regional')}"])
+
+
+MARKED = """
+import pytest, torch
+
+@pytest.mark.regional_compile
+def test_one(regional):
+    regional.assert_parity(torch.sin, regional.randn(3))
+"""
+
+
+@pytest.mark.parametrize(("option", "imports"), [("-n1", False), ("-n0", True)])
+def test_a_process_that_starts_workers_imports_no_torch(pytester, option, imports):
+    pytester.makepyfile(test_it=MARKED, watch=WATCH)
+    options = ("--regional-backend=aot_eager", "--regional-report=report.json,report.html", "-p", "watch", option)
+    others = ("-p", "no:hypothesispytest", "-p", "no:randomly", "-p", "no:torch")
+    result = pytester.runpytest_subprocess(*options, *others)
+    result.assert_outcomes(passed=1)
+    (watched,) = (line for line in result.outlines if line.startswith("imported:"))
+    assert ("'torch'" in watched) is imports
 
 
 COUNTED = """

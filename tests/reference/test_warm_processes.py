@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import random
-import signal
-import sys
 import time
-import warnings
 
 import pytest
 import torch
@@ -15,10 +10,11 @@ import torch
 from pytest_regional import region
 from pytest_regional._torch.frames import why_no_frames
 from pytest_regional.harness.counters import CounterExpectationError
-from pytest_regional.reference.caching.container import CacheWarning
+from pytest_regional.reference.caching import store
 from pytest_regional.testing import regional as harness
 from tests.reference.caches import entries
-from tests.reference.warm_programs import Programs, misses, traces, warm_run
+from tests.reference.warm_kills import kill_while_storing_traces
+from tests.reference.warm_programs import Programs, misses, warm_run
 
 pytestmark = pytest.mark.skipif(bool(why_no_frames()), reason=f"no traces are stored: {why_no_frames()}")
 
@@ -107,41 +103,23 @@ def test_a_trace_or_a_result_alone_is_a_miss(tmp_path, monkeypatch, lost):
     assert all(torch.equal(output, x * 2 + 1) for output, _ in outputs)
 
 
-def compile_until_killed(folder):
-    """Store traces of ever new programs."""
-    programs = Programs(folder)
-    for number in range(1000):
-        programs.write(f"def fn(x): return x * {number}")
-        warm_run(programs.begin().fn, torch.ones(3))
+def test_killed_processes_leave_whole_entries_or_none(tmp_path):
+    killed = kill_while_storing_traces(tmp_path, 8)
+    assert (killed.trials, killed.broken, killed.wrong, killed.next_store_failed) == (8, 0, 0, 0)
+    assert killed.loaded > 0
 
 
-def test_killed_processes_leave_whole_entries_or_none(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    moments, threads = random.Random(0), torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        warm_run(lambda x: x + 1, torch.ones(3))  # what a first compile imports
-        for _ in range(8):
-            child = os.fork()
-            if not child:
-                compile_until_killed(tmp_path)
-                os._exit(1)
-            time.sleep(moments.uniform(1.0, 2.0))
-            os.kill(child, signal.SIGKILL)
-            assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
-        stored = entries()
-        assert len(stored) >= 8
-        programs = Programs(tmp_path)
-        with warnings.catch_warnings(), traces() as seen:
-            warnings.simplefilter("error", CacheWarning)
-            for number in range(4):
-                programs.write(f"def fn(x): return x * {number}")
-                output, _ = warm_run(programs.begin().fn, torch.ones(3))
-                assert torch.equal(output, torch.ones(3) * number)
-        assert len(seen) < 4
-    finally:
-        torch.set_num_threads(threads)
+def write_slowly_in_place(path, data, *, scratch=None):
+    with path.open("wb") as file:
+        for part in (data[: len(data) // 2], data[len(data) // 2 :]):
+            file.write(part)
+            file.flush()
+            time.sleep(0.1)
+
+
+def test_entries_that_are_written_in_place_are_found_broken(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "write_atomically", write_slowly_in_place)
+    assert kill_while_storing_traces(tmp_path, 4).broken > 0
 
 
 def test_traces_travel_in_portable_artifacts(tmp_path, monkeypatch):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pytest_regional._torch.vetoes import Application
-from pytest_regional.harness.blame.experiments import Experiment
+if TYPE_CHECKING:
+    from pytest_regional._torch.vetoes import Application
+    from pytest_regional.harness.blame.experiments import Experiment
 
 BlameDepth = Literal["off", "region", "deep"]
 """How far a failure is followed up: not, to a region (a failed comparison with eager), or to a step of the compile."""

@@ -75,11 +75,11 @@ def device_under_test(name: str) -> DeviceUnderTest:
     Raises:
         DeviceError: an unknown name, or CUDA where there is none.
     """
-    import torch
-
     kind, _, profile = check_device_name(name).partition(":")
     if kind == EMULATED:
         return DeviceUnderTest(name, kind, profile or DEFAULT_PROFILE)
+    import torch
+
     usable = torch.cuda.is_available()
     if kind == "cuda" and not usable:
         raise DeviceError(
