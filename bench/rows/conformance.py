@@ -34,7 +34,7 @@ CLAIMS = (
 
 
 def seconds_of(folder: str, *arguments: str) -> float:
-    """Time a whole run, imports of the interpreter included, as it is for users; stores and durations are in ``folder``."""
+    """Time a whole run, imports included, as it is for users; what it keeps is in ``folder``."""
     command = [sys.executable, "-m", "pytest", "-q", "--regional-backend=reference", "--regional-device=cpu"]
     command += [f"-ocache_dir={folder}/pytest", f"-oregional_kernel_store={folder}/kernels", *arguments, *SUITES]
     # Every test has cache folders of its own, so the store is all that the second run can find.
