@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import faulthandler
 import gc
@@ -14,7 +13,6 @@ import pickle
 import select
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +22,7 @@ from pytest_regional import _processes
 from pytest_regional._files import write_whole
 from pytest_regional._stacks import write_when_asked
 from pytest_regional.harness.devices.emulated import skipping_unsupported
+from pytest_regional.harness.fork_server.forked import wait_and_clean_up
 from pytest_regional.harness.process import Job
 
 
@@ -143,10 +142,7 @@ def main() -> None:
 
 def finish() -> None:
     """Exit without interpreter teardown, which takes 1.7 of ten seconds once torch and its compilers are loaded."""
-    for thread in threading.enumerate():
-        if not thread.daemon and thread is not threading.current_thread():
-            thread.join()
-    atexit._run_exitfuncs()
+    wait_and_clean_up()
     sys.stdout.flush()
     sys.stderr.flush()
 

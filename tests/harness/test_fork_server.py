@@ -162,6 +162,7 @@ ENDS = {
     "by another signal": "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
     "with work at its end": "import atexit; atexit.register(print, 'at its end'); print('first')",
     "with a thread": "import threading, time; threading.Thread(target=lambda: (time.sleep(.3), print('late'))).start()",
+    "with a pool of threads": "from concurrent.futures import *; pool = ThreadPoolExecutor(); pool.submit(int)",
     "with a daemon": "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
     "with a closed output": "import os; print('lost'); os.close(1)",
     "by exec": "import os, sys; os.execv(sys.executable, [sys.executable, '-c', 'import sys; sys.exit(3)'])",

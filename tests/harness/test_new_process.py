@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,17 @@ def test_what_is_left_for_the_end_of_the_process_is_done(tmp_path):
     with quiet() as r:
         r.in_new_process(leave_work_for_the_end, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"at the end", "of a thread"}
+
+
+def leave_a_pool_of_threads(number):
+    pool = ThreadPoolExecutor(1)
+    atexit.register(id, pool)  # so that it lives as long as the process, as those of Inductor do
+    return pool.submit(abs, number).result()
+
+
+def test_a_pool_whose_threads_wait_for_work_does_not_keep_the_process():
+    with quiet() as r:
+        assert r.in_new_process(leave_a_pool_of_threads, -3, timeout=60).value == 3
 
 
 def test_a_skip_there_is_a_skip_here():

@@ -138,10 +138,7 @@ def _status(raised: SystemExit) -> int:
 
 def _end(status: int) -> NoReturn:
     """End as an interpreter does, but for taking apart what was imported, which takes a second."""
-    for thread in threading.enumerate():
-        if not thread.daemon and thread is not threading.current_thread():
-            thread.join()
-    atexit._run_exitfuncs()
+    wait_and_clean_up()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -153,4 +150,14 @@ def _end(status: int) -> NoReturn:
     os._exit(status & 0xFF)
 
 
-__all__ = ["Request", "inherited", "run"]
+def wait_and_clean_up() -> None:
+    """Wait for threads, and call what is registered for the end of the process, in the interpreter's order.
+
+    ``threading._shutdown`` (3.10 to 3.14) is what the interpreter and multiprocessing call at an end; pools of threads
+    have registered there that their threads are to end.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+
+
+__all__ = ["Request", "inherited", "run", "wait_and_clean_up"]
