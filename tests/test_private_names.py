@@ -33,6 +33,7 @@ OF_OTHERS = {
     "_removed2pending",
     "_run_exitfuncs",
     "_setupstate",
+    "_shutdown",
     "_sock",
     "_tmp_path_factory",
 }
