@@ -52,9 +52,9 @@ class WorkerHooks:
     def pytest_configure_node(self, node: Any) -> None:
         """Give all workers one seed of fuzz tests, and each its own place."""
         node.workerinput["regional_fuzz_seed"] = self._session.fuzz_seed
-        if not self._places:
-            self._until_collected.enter_context(waiting_for("workers import torch and collect tests"))
         with self._errors.kept(f"giving worker {node.gateway.id} its own GPU"):
+            if not self._places:
+                self._until_collected.enter_context(waiting_for("workers import torch and collect tests"))
             place = self._places[node.gateway.id] = free_place(self._places.values())
             if there_is_a_choice(os.environ):
                 # The worker's input reaches it after conftest files may have imported torch, too late for its GPU.
@@ -63,13 +63,14 @@ class WorkerHooks:
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self) -> None:
         """Wait no more for workers: the first one has collected its tests."""
-        self._until_collected.close()
+        with self._errors.kept("noting that workers run tests"):
+            self._until_collected.close()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """Count xdist workers that died: their last test's facts are missing from the totals."""
-        self._until_collected.close()
         with self._errors.kept(f"putting away what belongs to worker {node.gateway.id}"):
+            self._until_collected.close()
             note = self._retirement.of_worker(node)
             self.lost += error is not None and note is None
             if note is not None:
