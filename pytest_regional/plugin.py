@@ -1,7 +1,7 @@
 """What pytest calls: the hooks that are always there, and the list of those of a run with a backend under test.
 
-Imports torch in a run with a backend under test alone. Each hook is a few lines that call the module named in its import. :func:`_hooks_of_a_run` lists the
-classes with the other hooks; nothing imports this module.
+Imports torch in a run with a backend under test alone. Each hook is a few lines that call the module named in its
+import. :func:`_hooks_of_a_run` lists the classes with the other hooks; nothing imports this module.
 """
 
 from __future__ import annotations
