@@ -1,17 +1,17 @@
 """Run many sequences of cache operations, stored traces among them, and print what the backend answered.
 
 ``python -m bench.cache_histories [COUNT] [--mode native] [--seed S]``. Each sequence begins with empty caches; every
-second one stores traces with its results. After each compile the counters have to say what
-the model predicts, and the values have to be eager's: a stale result breaks one of the two. In mode ``interpret`` an
-entry is of use only to the process that stored it, so that only mode ``native`` has new processes; they are forked from
-a server. Prints the sequences that break the model, and how many compiles the model predicts of each kind. Status 1 if
-a sequence breaks it.
+second one stores traces with its results. After each compile the counters have to say what the model predicts, and the
+values have to be eager's: a stale result breaks one of the two. In mode ``interpret`` an entry is of use only to the
+process that stored it, so that only mode ``native`` has new processes; they are forked from a server. Prints the
+sequences that break the model, and how many compiles the model predicts of each kind. Status 1 if a sequence breaks it.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import itertools
 import sys
 import time
@@ -72,15 +72,17 @@ def predicted(executor: Executor, event: Event) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run them in some processes; print the counts of all."""
+    """Run them, and print the counts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("count", nargs="?", type=int, default=10_000, help="how many sequences")
     parser.add_argument("--mode", choices=("interpret", "native"), default="interpret", help="what a compile does")
     parser.add_argument("--seed", type=int, default=0, help="what they are drawn from")
     options = parser.parse_args(arguments)
     begin = time.perf_counter()
-    with regional(BACKEND, "cpu", expects_regions=False) as harness:
-        harness.new_processes = NewProcesses(ForkServers(1, "cpu"), "cpu")
+    servers = ForkServers(1, "cpu")
+    with contextlib.ExitStack() as at_end, regional(BACKEND, "cpu", expects_regions=False) as harness:
+        at_end.callback(servers.end)
+        harness.new_processes = NewProcesses(servers, "cpu")
         drawn = sequences_for(harness, options.seed, processes=options.mode == "native")
         counts = run(harness, itertools.islice(drawn, options.count), options.mode)
     print(f"{time.perf_counter() - begin:.0f} s; " + ", ".join(f"{name} {counts[name]}" for name in sorted(counts)))

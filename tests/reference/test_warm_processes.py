@@ -104,7 +104,7 @@ def test_a_trace_or_a_result_alone_is_a_miss(tmp_path, monkeypatch, lost):
 
 
 def test_killed_processes_leave_whole_entries_or_none(tmp_path):
-    killed = kill_while_storing_traces(tmp_path, 8)
+    killed = kill_while_storing_traces(tmp_path, 8, longest=1.5)
     assert (killed.trials, killed.broken, killed.wrong, killed.next_store_failed) == (8, 0, 0, 0)
     assert killed.loaded > 0
 

@@ -48,13 +48,14 @@ class Killed:
     next_store_failed: int = 0
 
 
-def kill_while_storing_traces(folder: Path, trials: int, *, seed: int = 0) -> Killed:
+def kill_while_storing_traces(folder: Path, trials: int, *, seed: int = 0, longest: float = LONGEST_LIFE) -> Killed:
     """Kill processes at a random moment after they began to write; each stores ever new programs in the usual place.
 
     Args:
         folder: an empty one, for the programs.
         trials: how many processes.
         seed: what the moments are drawn from.
+        longest: so many seconds a process lives at most after it began to write.
     """
     killed, moments = Killed(), random.Random(seed)
     with _ready_to_fork(folder):
@@ -64,11 +65,15 @@ def kill_while_storing_traces(folder: Path, trials: int, *, seed: int = 0) -> Ki
             begun = folder / f"begun {trial}"
             child = os.fork()
             if not child:
-                _store_until_killed(folder, first, begun)
-                os._exit(1)
+                try:
+                    _store_until_killed(folder, first, begun)
+                finally:
+                    os._exit(1)  # whatever happens, a fork does not go on with what its parent does
             while not begun.exists():
+                if os.waitpid(child, os.WNOHANG)[0]:
+                    raise RuntimeError("a process ended before it stored anything")
                 time.sleep(0.0005)
-            time.sleep(moments.uniform(0, LONGEST_LIFE))
+            time.sleep(moments.uniform(0, longest))
             os.kill(child, signal.SIGKILL)
             if not os.WIFSIGNALED(os.waitpid(child, 0)[1]):
                 raise RuntimeError("a process ended before it was killed")
