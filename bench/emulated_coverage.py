@@ -3,12 +3,14 @@
 Every function of ``tests/emulation/functions``, forward, and with its backward where it declares one, in each dtype it
 declares, against eager in float64. ``--only NAME ...`` and ``--dtype NAME`` choose, ``--jobs N`` divides the work among
 processes, ``--json FILE`` keeps the outcomes; ``--merge FILE ...`` prints one table of several such files and runs
-nothing. Exits with 1 when anything is wrong. A run that kills its process, or takes three minutes, counts as wrong.
+nothing. ``--device cuda`` runs all of it on the GPU of this machine, to hold the emulation against. Exits with 1 when
+anything is wrong. A run that kills its process, or takes three minutes, counts as wrong.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import faulthandler
 import json
@@ -22,21 +24,23 @@ from collections import Counter
 from pathlib import Path
 
 LIMIT_SECONDS = 180
+REAL = "cuda"
 DTYPE_ORDER = ("f32", "f64", "bf16", "f16")
 LETTERS = {"match": "M", "unsupported": "U", "defect": "D", "wrong": "W"}
 
 
 def work(profile: str) -> None:
-    """Run what standard input names, one a line; print an outcome for each."""
+    """Run what standard input names, one a line, on a GPU as described or on a real one; print an outcome for each."""
     from pytest_regional.emulation import emulated
-    from tests.emulation.functions.outcome import Run, outcome_of
+    from tests.emulation.functions.outcome import Run, outcome_of, outcome_on_gpu
 
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    with emulated(profile) as emulation:
+    with contextlib.nullcontext() if profile == REAL else emulated(profile) as emulation:
         for line in sys.stdin:
             faulthandler.dump_traceback_later(LIMIT_SECONDS, exit=True)
-            outcome = outcome_of(Run.named(line.strip()), emulation)
+            run = Run.named(line.strip())
+            outcome = outcome_on_gpu(run) if emulation is None else outcome_of(run, emulation)
             print(json.dumps(dataclasses.asdict(outcome)), file=output, flush=True)
     faulthandler.cancel_dump_traceback_later()
 
@@ -155,7 +159,8 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--dtype")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--profile", default="h200")
+    parser.add_argument("--profile", default="h200", help="the described GPU (default: h200)")
+    parser.add_argument("--device", choices=("cuda-emulated", REAL), default="cuda-emulated")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--merge", type=Path, nargs="*")
     parser.add_argument("--work", action="store_true")
@@ -173,7 +178,8 @@ def _report(options: argparse.Namespace) -> dict:
 
     chosen = [str(run) for run in all_runs() if not options.only or run.name in options.only]
     chosen = [name for name in chosen if options.dtype is None or name.split("-")[1] == options.dtype]
-    report = {"versions": versions(), "outcomes": divided(chosen, options.jobs, options.profile)}
+    profile = REAL if options.device == REAL else options.profile
+    report = {"versions": versions(), "outcomes": divided(chosen, options.jobs, profile)}
     if options.json:
         options.json.write_text(json.dumps(report))
     return report

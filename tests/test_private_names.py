@@ -18,6 +18,7 @@ OPERATORS = re.compile(r"(torch\.)?ops(\.\w+)?$|_?aten(_op)?$")
 
 #: Private names that are not PyTorch's: of Python, pytest, pytest-xdist and redis.
 OF_OTHERS = {
+    "_DummyThread",
     "_basetemp",
     "_current_frames",
     "_event_loop_policy",

@@ -208,6 +208,16 @@ def without_cse() -> AbstractContextManager[Any]:
     return manager
 
 
+def without_states_of_checkpoints() -> AbstractContextManager[Any]:
+    """Switch ``graphsafe_rng_functionalization`` of :func:`functorch_config` off, for the partitioners (2.11 to 2.15).
+
+    With it, draws that a checkpoint repeats on a GPU get generators that are seeded once, from the generator of the
+    CPU: with one seed, the next call draws other numbers. Without it, the forward hands over the state that it drew in.
+    """
+    manager: AbstractContextManager[Any] = functorch_config().patch(graphsafe_rng_functionalization=False)
+    return manager
+
+
 def random_numbers_are_functional() -> bool:
     """``torch._functorch.config.functionalize_rng_ops``: seeds are passed as arguments (2.11 to 2.15)."""
     return bool(functorch_config().functionalize_rng_ops)

@@ -15,6 +15,7 @@ from pytest_regional._limits import seconds_of
 from pytest_regional._seeds import DEFAULT_SEED
 from pytest_regional._text import shown
 from pytest_regional._torch.dynamo import guards_untimed
+from pytest_regional._torch.frames import why_no_frames
 from pytest_regional._torch.inductor import import_compilers
 from pytest_regional._torch.process_state import structured_trace_off
 from pytest_regional._waiting import waiting_for
@@ -516,8 +517,8 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
 
     @property
     def stores_traces(self) -> bool:
-        """Whether the backend under test can start from stored traces: see :meth:`warm_starts`."""
-        return self._spec.warm_starts is not None
+        """Whether the backend under test, with the installed torch, starts from stored traces: :meth:`warm_starts`."""
+        return self._spec.warm_starts is not None and not why_no_frames()
 
     def warm_starts(self) -> contextlib.AbstractContextManager[Any]:
         """Start programs that compile inside from stored traces of Dynamo, and store theirs.

@@ -9,7 +9,7 @@ from typing import Any
 import torch.fx
 
 from pytest_regional._torch.aot_autograd import partition_function
-from pytest_regional._torch.config import without_cse
+from pytest_regional._torch.config import without_cse, without_states_of_checkpoints
 from pytest_regional._torch.operators import is_higher_order_op, is_op_overload, op_name
 from pytest_regional._torch.tracing import storage_key
 from pytest_regional.reference.effects import effect_classes, written_arguments
@@ -89,7 +89,8 @@ def partitioner_for(name: str) -> Callable[..., Any]:
         annotate_lost_gradients(joint_module)
         mark_sums_of_outer_values(joint_module)
         pick_from_unused_tuples(joint_module.graph)
-        forward, backward = function(joint_module, *args, **kwargs)
+        with without_states_of_checkpoints():
+            forward, backward = function(joint_module, *args, **kwargs)
         if drop_repeated(forward.graph, backward.graph):
             backward.recompile()
         return forward, backward

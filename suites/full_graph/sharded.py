@@ -8,7 +8,7 @@ from torch import nn
 
 from ..models.layers import weight  # noqa: TID252
 
-LAYERS, WORLD, SIZE, ROWS = 3, 8, 32, 6
+LAYERS, WORLD, SIZE, ROWS = 3, 8, 32, 8
 C10D = torch.ops._c10d_functional
 GATHER = "_c10d_functional.all_gather_into_tensor"
 SCATTER = "_c10d_functional.reduce_scatter_tensor"

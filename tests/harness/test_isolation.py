@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import platform
 import random
@@ -199,6 +200,33 @@ def test_a_thread_that_is_left_running_is_named():
     assert [(leak.name, leak.restored) for leak in r.leaks] == [("thread mine", False)]
     go_on.set()
     thread.join()
+
+
+def test_threads_that_python_did_not_start_are_no_leak():
+    """On a GPU autograd runs hooks in such threads; Python refuses to wait for one."""
+    known, go_on, over = threading.Event(), threading.Event(), threading.Event()
+
+    def foreign():
+        threading.current_thread()  # from here on Python lists it
+        known.set()
+        go_on.wait()
+        over.set()
+
+    with regional("aot_eager", expects_regions=False) as r:
+        _thread.start_new_thread(foreign, ())
+        known.wait()
+    assert any(isinstance(thread, threading._DummyThread) for thread in threading.enumerate())
+    assert r.leaks == ()
+    go_on.set()
+    over.wait()
+
+
+def test_the_assembler_that_inductor_names_once_is_no_leak(monkeypatch):
+    monkeypatch.delenv("TRITON_PTXAS_PATH", raising=False)
+    with regional("aot_eager", expects_regions=False) as r:
+        os.environ["TRITON_PTXAS_PATH"] = "ptxas"
+    assert r.leaks == ()
+    assert os.environ["TRITON_PTXAS_PATH"] == "ptxas"
 
 
 def test_threads_of_pools_are_no_leak():

@@ -92,13 +92,43 @@ def test_the_page_of_this_repository_has_the_markers(gpu):
     assert text.index(gpu.BEGIN) < text.index(gpu.END)
 
 
+class Started:
+    """Processes that end with these results of ``wait()``, one after the other."""
+
+    def __init__(self, monkeypatch, gpu, *results) -> None:
+        self.asked, self.results = [], list(results)
+        monkeypatch.setattr(gpu.subprocess, "Popen", self.start)
+
+    def start(self, command, **how):
+        self.asked.append((command, how))
+        return self
+
+    def wait(self):
+        result = self.results.pop(0)
+        if isinstance(result, int):
+            return result
+        raise result
+
+
+def test_an_interrupted_run_is_waited_for_and_not_recorded(gpu, monkeypatch, tmp_path, capsys):
+    page = tmp_path / "page.md"
+    page.write_text(f"{gpu.BEGIN}\n\nNo run yet.\n\n{gpu.END}\n")
+    Started(monkeypatch, gpu, KeyboardInterrupt(), gpu.INTERRUPTED)
+    monkeypatch.setattr("sys.argv", ["gpu", "--device=cuda-emulated", f"--record={page}"])
+    monkeypatch.setattr(gpu.Path, "exists", lambda path: True)
+    monkeypatch.setattr(gpu, "read", lambda report: [("models", "test_one", "passed")])
+    assert gpu.main() == pytest.ExitCode.INTERRUPTED
+    shown = capsys.readouterr()
+    assert "| models | 1 |" in shown.out
+    assert "interrupted" in shown.err
+    assert "No run yet." in page.read_text()
+
+
 @pytest.mark.parametrize(("arguments", "paths"), [(["-x"], ["suites"]), ([str(SCRIPT)], [])])
 def test_what_pytest_is_asked(gpu, monkeypatch, arguments, paths):
-    asked = []
-    monkeypatch.setattr(gpu.subprocess, "run", lambda command, **how: asked.append((command, how)) or OPTIONS)
-    OPTIONS.returncode = 0
-    gpu.run(OPTIONS, arguments, Path("report.xml"))
-    ((command, how),) = asked
+    started = Started(monkeypatch, gpu, 0)
+    assert gpu.run(OPTIONS, arguments, Path("report.xml")) == 0
+    ((command, how),) = started.asked
     assert "--regional-device=cuda" in command
     assert command[-len(arguments + paths) :] == [*arguments, *paths]
     assert how["env"]["PYTHONPATH"].startswith(str(SCRIPT.parents[1]))

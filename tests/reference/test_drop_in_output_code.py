@@ -13,7 +13,9 @@ from torch.fx._graph_pickler import GraphPickler
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import annotate, preserve_node_meta
 
+from pytest_regional._torch.thread_state import dispatch_modes
 from pytest_regional.reference import regional_inductor
+from pytest_regional.reference.caching.program import dump_program
 from tests.reference.user_backends import counted_compiles
 
 
@@ -73,6 +75,24 @@ def test_serialization_round_trip(fn):
     assert calls == []
     assert isinstance(restored._graph_module, torch.fx.GraphModule)
     assert any("compiled_region_r" in str(node) for node in restored.graph.nodes) == (fn is annotated)
+
+
+def test_constants_are_serialized_outside_of_the_fake_mode(monkeypatch):
+    """AOTAutograd saves in it, and torch 2.11 then refuses to pickle a tensor of a GPU, or crashes."""
+    graph = torch.fx.Graph()
+    graph.output((graph.get_attr("table"),))
+    gm = torch.fx.GraphModule({"table": torch.ones(3)}, graph)
+    modes = []
+    original = torch.storage.TypedStorage.__reduce__
+
+    def reduce(storage):
+        modes.append(dispatch_modes())
+        return original(storage)
+
+    monkeypatch.setattr(torch.storage.TypedStorage, "__reduce__", reduce)
+    with FakeTensorMode():
+        dump_program(gm)
+    assert modes == [()]
 
 
 def test_a_restored_graph_still_runs_on_fake_tensors():

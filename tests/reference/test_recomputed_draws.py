@@ -2,12 +2,13 @@
 
 import pytest
 import torch
+import torch._functorch.config
 import torch._inductor.config
 from torch.utils.checkpoint import checkpoint
 
 from pytest_regional._region import region
 from pytest_regional._torch.inductor import interpreting_regions
-from pytest_regional.reference import regional
+from pytest_regional.reference import partitioners, regional
 
 
 def dropped(x):
@@ -31,6 +32,23 @@ def test_masks_are_equal(partitioner, fallback_random):
         output.sum().backward()
     assert 0 < int((output != 0).sum()) < 64
     assert torch.equal(output != 0, x.grad != 0)
+
+
+@pytest.mark.parametrize("partitioner", ["default", "min_cut"])
+def test_no_generator_is_seeded_once_and_for_all(monkeypatch, partitioner):
+    """What a GPU would draw is asked of the setting: it has no effect on a CPU."""
+    seen = []
+    original = partitioners.partition_function(partitioner)
+
+    def partition(*args, **kwargs):
+        seen.append(torch._functorch.config.graphsafe_rng_functionalization)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(partitioners, "partition_function", lambda name: partition)
+    compiled = torch.compile(dropped, backend=regional, fullgraph=True, options={"partitioner": partitioner})
+    compiled(torch.ones(8, requires_grad=True)).sum().backward()
+    assert seen == [False]
+    assert torch._functorch.config.graphsafe_rng_functionalization
 
 
 @pytest.mark.parametrize("partitioner", ["default", "min_cut"])

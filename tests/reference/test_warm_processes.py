@@ -86,6 +86,14 @@ def test_a_backend_without_traces_says_so():
         regional.warm_starts()
 
 
+def test_with_an_older_torch_no_backend_stores_traces(monkeypatch):
+    """Sequences of the cache would wait for them otherwise."""
+    with harness("reference", expects_regions=False) as regional:
+        assert regional.stores_traces
+        monkeypatch.setattr("pytest_regional.harness.regional.why_no_frames", lambda: "it is too old")
+        assert not regional.stores_traces
+
+
 SOURCE = "class fn(torch.nn.Module):\n    def forward(self, x): return x * 2 + 1\n"
 
 

@@ -51,7 +51,10 @@ from pytest_regional.harness.isolation.watched import (
 #: Environment variables whose values are cache directories; changing them is never a leak.
 CACHE_VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
-_UNTRACKED_ENVIRONMENT = frozenset({"PYTEST_CURRENT_TEST", "PYTEST_VERSION", *CACHE_VARIABLES})
+#: Set once in each process, when Inductor first builds a Triton kernel: the assembler that comes with torch.
+PTXAS_VARIABLE = "TRITON_PTXAS_PATH"
+
+_UNTRACKED_ENVIRONMENT = frozenset({"PYTEST_CURRENT_TEST", "PYTEST_VERSION", PTXAS_VARIABLE, *CACHE_VARIABLES})
 
 
 def set_environment(name: str, value: Any) -> None:

@@ -94,7 +94,12 @@ def threads() -> frozenset[int]:
 
 def leaked_threads(before: frozenset[int]) -> tuple[str, ...]:
     """Return the names of running threads that are not in ``before``, except for those of torch and of pools."""
-    new = [thread for thread in threading.enumerate() if thread.ident not in before]
+    # Threads that Python did not start, such as autograd's on a GPU, cannot be joined, and are torch's to end.
+    new = [
+        thread
+        for thread in threading.enumerate()
+        if thread.ident not in before and not isinstance(thread, threading._DummyThread)
+    ]
     deadline = time.monotonic() + _GRACE_SECONDS
     for thread in new:
         thread.join(max(0.0, deadline - time.monotonic()))

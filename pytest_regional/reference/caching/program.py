@@ -26,7 +26,7 @@ from pytest_regional._torch.caches import CodeFile, code_files, inductor_cache_d
 from pytest_regional._torch.fx_graphs import attribute, is_graph_module, use_boxed_codegen
 from pytest_regional._torch.inductor import aot_compiled_artifact, output_code
 from pytest_regional._torch.operators import is_higher_order_op, is_op_overload
-from pytest_regional._torch.tracing import is_fake_tensor, is_symbolic
+from pytest_regional._torch.tracing import is_fake_tensor, is_symbolic, without_dispatch_modes
 from pytest_regional.reference.caching.container import UnsavableGraphError, dumped
 from pytest_regional.reference.caching.files import write_atomically
 from pytest_regional.reference.compile_regions import Compiled, as_graph_target
@@ -115,7 +115,9 @@ def dump_program(gm: torch.fx.GraphModule) -> bytes:
         return stream.getvalue()
 
     described = _describe(gm)
-    program = dumped(described, described.parts(), dump)
+    # AOTAutograd saves in its fake mode. There, torch 2.11 refuses to pickle a tensor that is on a GPU, or crashes.
+    with without_dispatch_modes():
+        program = dumped(described, described.parts(), dump)
     return pickle.dumps((program, [RegionCode.of(target) for target in regions.values()]))
 
 

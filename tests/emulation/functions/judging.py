@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,8 +40,12 @@ def compile_with_inductor(function: Callable[..., Any], **options: Any) -> Calla
     return torch.compile(function, backend="inductor", fullgraph=True, **options)
 
 
-def verify(case: Case, dtype: str, backward: bool, compile: Compile = compile_with_inductor) -> float:
-    """Run ``case`` and return its largest error, as a part of the largest reference value.
+def verify(
+    case: Case, dtype: str, backward: bool, compile: Compile = compile_with_inductor, device: str = "cpu"
+) -> float:
+    """Run ``case`` on ``device`` and return its largest error, as a part of the largest reference value.
+
+    Inputs have the same numbers on every device.
 
     Raises:
         MismatchError: for the first tensor that is further away than its rule allows.
@@ -50,7 +54,7 @@ def verify(case: Case, dtype: str, backward: bool, compile: Compile = compile_wi
         torch._dynamo.reset()
         compiled = compile(case.function, dynamic=case.dynamic)
         draws = [case.inputs, *([case.again] if case.again else [])]
-        return max(_verify_call(case, compiled, draw, dtype, backward) for draw in draws)
+        return max(_verify_call(case, compiled, draw, dtype, backward, device) for draw in draws)
 
 
 @contextmanager
@@ -66,10 +70,17 @@ def settings(case: Case) -> Iterator[None]:
 
 
 def _verify_call(
-    case: Case, compiled: Callable[..., Any], draw: Callable[[], Any], dtype: str, backward: bool
+    case: Case, compiled: Callable[..., Any], draw: Callable[[], Any], dtype: str, backward: bool, device: str
 ) -> float:
     torch.manual_seed(SEED)
-    inputs = [_rounded(value, DTYPES[dtype]) for value in draw()]
+    inputs = [_moved(_rounded(value, DTYPES[dtype]), device) for value in draw()]
+    with torch.device(device) if device != "cpu" else nullcontext():
+        return _compare_with_eager(case, compiled, inputs, dtype, backward)
+
+
+def _compare_with_eager(
+    case: Case, compiled: Callable[..., Any], inputs: Sequence[Any], dtype: str, backward: bool
+) -> float:
     if case.raises is not None:
         return _must_raise(case.raises, compiled, inputs)
     seeds: dict[str, torch.Tensor] = {}
@@ -87,6 +98,10 @@ def _verify_call(
 
 def _rounded(value: Any, dtype: torch.dtype) -> Any:
     return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+def _moved(value: Any, device: str) -> Any:
+    return value.to(device) if isinstance(value, torch.Tensor) else value
 
 
 def _widened(value: Any) -> Any:
@@ -153,10 +168,11 @@ def _gradients(
     outputs: dict[str, torch.Tensor], copies: Sequence[Any], seeds: dict[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
     differentiable = {name: tensor for name, tensor in outputs.items() if tensor.requires_grad}
-    generator = torch.Generator().manual_seed(SEED + 1)
+    generator = torch.Generator("cpu").manual_seed(SEED + 1)
     for name, t in differentiable.items():
         if name not in seeds:
-            seeds[name] = torch.randn(t.shape, generator=generator, dtype=torch.float32).to(t.dtype)
+            drawn = torch.randn(t.shape, generator=generator, dtype=torch.float32, device="cpu")
+            seeds[name] = drawn.to(t.device, t.dtype)
     torch.autograd.backward(list(differentiable.values()), [seeds[n].to(t.dtype) for n, t in differentiable.items()])
     return {f"gradient {i}": v.grad for i, v in enumerate(copies) if isinstance(v, torch.Tensor) and v.grad is not None}
 

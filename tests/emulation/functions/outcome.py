@@ -17,7 +17,7 @@ from pytest_regional.emulation import UnsupportedByEmulationError
 
 from . import CASES
 from .case import Case, Defect
-from .judging import verify
+from .judging import compile_with_inductor, verify
 
 if TYPE_CHECKING:
     from pytest_regional.emulation import Emulation
@@ -67,12 +67,24 @@ def all_runs() -> list[Run]:
     return [run for case in CASES.values() for run in runs_of(case)]
 
 
+def outcome_on_gpu(run: Run) -> Outcome:
+    """Run it on the GPU of this machine, for comparison; nothing that a case raises gets out."""
+    case = CASES[run.name]
+    if case.raises is not None:
+        return Outcome(str(run), UNSUPPORTED, "an assertion that fails in a kernel ends the GPU for its process")
+    begin = time.perf_counter()
+    status, detail, error = _status(case, run, "cuda")
+    if case.defect is not None and _is_expected(case.defect, run):
+        status, detail = _of_defect(case.defect, status, detail)
+    return Outcome(str(run), status, detail, error, seconds=time.perf_counter() - begin)
+
+
 def outcome_of(run: Run, emulation: Emulation) -> Outcome:
-    """Run it; nothing that a case raises gets out."""
+    """Run it under emulation; nothing that a case raises gets out."""
     case = CASES[run.name]
     kernels, launches = len(emulation.kernels), len(emulation.launches)
     begin = time.perf_counter()
-    status, detail, error = _status(case, run)
+    status, detail, error = _status(case, run, "cpu")
     if case.defect is not None and _is_expected(case.defect, run):
         status, detail = _of_defect(case.defect, status, detail)
     kernels, launches = len(emulation.kernels) - kernels, len(emulation.launches) - launches
@@ -92,11 +104,11 @@ def _of_defect(defect: Defect, status: str, detail: str) -> tuple[str, str]:
     return (DEFECT, f"docs/findings/{defect.finding}.py") if is_its else (status, detail)
 
 
-def _status(case: Case, run: Run) -> tuple[str, str, float]:
+def _status(case: Case, run: Run, device: str) -> tuple[str, str, float]:
     if torch_version() < case.since:
         return UNSUPPORTED, f"torch {torch.__version__} {case.before}", 0.0
     try:
-        return MATCH, "", verify(case, run.dtype, run.backward)
+        return MATCH, "", verify(case, run.dtype, run.backward, compile_with_inductor, device)
     except Exception as error:  # noqa: BLE001
         # One case must not end the table; what it raised is its outcome.
         reason = unsupported_reason(error)
