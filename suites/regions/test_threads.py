@@ -76,7 +76,8 @@ def compile_in_threads(regional):
 @pytest.mark.xfail(
     torch_matches("<2.13"),
     reason="torch 2.11 crashes where several threads compile: docs/findings/threads_compile_at_once.py",
-    strict=True,
+    # The threads of a GPU's compiles meet at other times: of two runs on an H200 one passed.
+    strict=not torch.cuda.is_available(),
 )
 @pytest.mark.regional_known_failure(
     "torch",

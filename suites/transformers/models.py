@@ -15,6 +15,7 @@ from unittest import mock
 
 import pytest
 import torch
+from packaging.version import Version
 
 from pytest_regional import region
 
@@ -41,6 +42,7 @@ class ModelCase:
         breaks_when_checkpointed: whether Dynamo cannot trace it in one graph then.
         decodes: whether it takes a cache of keys and values and one token more.
         attributes: what is set on the model once it is made.
+        since: the version of transformers from which on it is one graph.
     """
 
     name: str
@@ -55,9 +57,12 @@ class ModelCase:
     breaks_when_checkpointed: bool = False
     decodes: bool = False
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    since: str = ""
 
     def build(self) -> Any:
         """Return the model with new random weights, in training mode."""
+        if self.since and Version(transformers.__version__) < Version(self.since):
+            pytest.skip(f"transformers {transformers.__version__}: {self.name} is no single graph before {self.since}")
         config = getattr(transformers, self.config)(**self.settings)
         model = _class(self.model)(config).train()
         for name, value in self.attributes.items():
@@ -212,6 +217,7 @@ CASES = (
         },
         {"whisper.modeling_whisper:WhisperAttention": "attention"},
         sound,
+        since="5.23",
     ),
     ModelCase(
         "vit",

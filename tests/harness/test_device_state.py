@@ -57,6 +57,28 @@ def test_changes_of_a_test_are_restored(gpu):
     assert gpu.calls == ["synchronize", "empty_cache"]
 
 
+def test_cudnn_computes_in_float32(gpu, monkeypatch):
+    """By default it chooses TF32 for some layouts, which a parity within float32's errors cannot allow."""
+    assert torch.backends.cudnn.allow_tf32
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with gpu_isolated():
+        assert not torch.backends.cudnn.allow_tf32
+        assert torch.backends.cudnn.conv.fp32_precision != "tf32"
+    assert torch.backends.cudnn.allow_tf32
+
+
+def test_a_precision_that_was_chosen_for_convolutions_alone_stays(gpu, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    before = torch.backends.cudnn.conv.fp32_precision
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    try:
+        with gpu_isolated():
+            assert torch.backends.cudnn.rnn.fp32_precision == "tf32"
+        assert torch.backends.cudnn.conv.fp32_precision != "tf32"
+    finally:
+        torch.backends.cudnn.conv.fp32_precision = before
+
+
 def test_an_unused_gpu_is_left_alone(gpu):
     gpu.initialized = False
     with gpu_isolated():

@@ -58,6 +58,7 @@ REPORT = """<?xml version="1.0"?><testsuites><testsuite>
 <testcase file="suites/models/test_llama.py" name="test_three"><skipped type="pytest.skip" message="why"/></testcase>
 <testcase file="suites/models/test_llama.py" name="test_four"><skipped type="pytest.xfail" message="known"/></testcase>
 <testcase classname="suites.models.test_llama" name="test_five"><error message="setup"/></testcase>
+<testcase time="0.2"/>
 </testsuite></testsuites>"""
 
 

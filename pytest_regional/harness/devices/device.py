@@ -124,6 +124,7 @@ def gpu_isolated() -> Iterator[None]:
     """Give what runs inside the GPU as it is, and put back what it leaves: nothing where no GPU has been used.
 
     At the end all of its work is waited for: what goes wrong on the GPU goes wrong here and not in a later test.
+    Inside, cuDNN computes float32 in float32 (:func:`_float32_in_cudnn`).
 
     Raises:
         LostGpuError: an error such as a failed ``device_assert`` ended the GPU context of this process.
@@ -132,10 +133,33 @@ def gpu_isolated() -> Iterator[None]:
 
     before = _state() if torch.cuda.is_initialized() else None
     try:
-        yield
+        with _float32_in_cudnn() if torch.cuda.is_available() else contextlib.nullcontext():
+            yield
     finally:
         if torch.cuda.is_initialized():
             _finish(before)
+
+
+@contextlib.contextmanager
+def _float32_in_cudnn() -> Iterator[None]:
+    """Switch off ``torch.backends.cudnn.allow_tf32``, which is on by default, as PyTorch does for its tests.
+
+    With it, cuDNN chooses between float32 and TF32 for each convolution, by its size and layout: eager may get one and
+    the compiled program the other, a thousand times as far from the truth.
+    """
+    import torch
+
+    flags = torch.backends.cudnn
+    try:
+        before = flags.allow_tf32
+    except RuntimeError:  # convolutions and recurrent layers differ: somebody chose
+        yield
+        return
+    flags.allow_tf32 = False
+    try:
+        yield
+    finally:
+        flags.allow_tf32 = before
 
 
 def _finish(before: _State | None) -> None:

@@ -29,6 +29,7 @@ from pytest_regional._torch.autograd_cache import (
 from pytest_regional._torch.fx_graphs import is_graph_module
 from pytest_regional._torch.inductor import appended_passes, custom_graph_pass_base
 from pytest_regional._torch.operators import foreign_operators
+from pytest_regional._torch.tracing import without_dispatch_modes
 from pytest_regional.reference.caching.container import UnsavableGraphError, dumped, warn_of_unusable_entry, warn_once
 from pytest_regional.reference.caching.key import KeyDetails, UnstableValueError, annotations_of, details_of, digest
 from pytest_regional.reference.caching.program import CompiledGraph
@@ -234,8 +235,9 @@ class OuterCache:
             raise UnsavableGraphError(self.unsavable)
         parts = ((f"{field.name} of the entry", getattr(entry, field.name)) for field in fields(entry))
         try:
-            entry.pre_save()
-            return dumped(entry, parts)
+            with without_dispatch_modes():  # as in dump_program: a view that is returned may hold a tensor
+                entry.pre_save()
+                return dumped(entry, parts)
         except UnsavableGraphError as error:
             raise UnsavableGraphError(f"the result cannot be stored: {error}") from error
 

@@ -23,8 +23,14 @@ def window(b, h, i, j):
     return (i >= j) & (i - j < 40)
 
 
-CAUSAL = create_block_mask(causal, None, None, LENGTH, LENGTH, device="cpu")
-WINDOW = create_block_mask(window, None, None, LENGTH, LENGTH, device="cpu")
+def masks(mask_mod):
+    """Return the mask by type of device."""
+    devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    return {device: create_block_mask(mask_mod, None, None, LENGTH, LENGTH, device=device) for device in devices}
+
+
+CAUSAL = masks(causal)
+WINDOW = masks(window)
 
 
 def scores(q, k):
@@ -36,8 +42,8 @@ def mixed(weights, v):
     return weights.softmax(-1).to(v.dtype) @ v
 
 
-def positions():
-    i = torch.arange(LENGTH)
+def positions(q):
+    i = torch.arange(LENGTH, device=q.device)
     return i[:, None], i[None]
 
 
@@ -46,35 +52,37 @@ def distance(q, k, v):
 
 
 def distance_reference(q, k, v):
-    i, j = positions()
+    i, j = positions(q)
     return mixed(scores(q, k) + (i - j).abs() * 0.1, v)
 
 
 def masked(q, k, v):
-    return flex_attention(q, k, v, block_mask=CAUSAL)
+    return flex_attention(q, k, v, block_mask=CAUSAL[q.device.type])
 
 
 def masked_reference(q, k, v):
-    i, j = positions()
+    i, j = positions(q)
     return mixed(scores(q, k).masked_fill(i < j, -torch.inf), v)
 
 
 def grouped(q, k, v):
-    return flex_attention(q, k, v, block_mask=WINDOW, enable_gqa=True)
+    return flex_attention(q, k, v, block_mask=WINDOW[q.device.type], enable_gqa=True)
 
 
 def grouped_reference(q, k, v):
-    i, j = positions()
+    i, j = positions(q)
     k, v = k.repeat_interleave(2, 1), v.repeat_interleave(2, 1)
     return mixed(scores(q, k).masked_fill((i < j) | (i - j >= 40), -torch.inf), v)
 
 
 def capped(q, k, v):
-    return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: 5.0 * torch.tanh(s / 5.0), block_mask=CAUSAL)
+    return flex_attention(
+        q, k, v, score_mod=lambda s, b, h, i, j: 5.0 * torch.tanh(s / 5.0), block_mask=CAUSAL[q.device.type]
+    )
 
 
 def capped_reference(q, k, v):
-    i, j = positions()
+    i, j = positions(q)
     return mixed((5.0 * torch.tanh(scores(q, k) / 5.0)).masked_fill(i < j, -torch.inf), v)
 
 

@@ -37,7 +37,7 @@ def condition(a):
 def loop(a):
     from torch._higher_order_ops.while_loop import while_loop
 
-    zero = torch.zeros((), dtype=torch.int64)
+    zero = torch.zeros((), dtype=torch.int64, device=a.device)
     return while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2 + 1), (zero, a))[1]
 
 

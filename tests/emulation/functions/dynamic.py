@@ -14,7 +14,9 @@ def normalised(a):
 
 
 def sizes_in_the_result(a):
-    return a.view(-1, 2).sum(1) / a.shape[0] + torch.arange(a.shape[0] // 2), a.new_zeros(a.shape[0]).cos()
+    return a.view(-1, 2).sum(1) / a.shape[0] + torch.arange(a.shape[0] // 2, device=a.device), a.new_zeros(
+        a.shape[0]
+    ).cos()
 
 
 def largest(a):

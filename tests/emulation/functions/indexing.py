@@ -73,7 +73,7 @@ CASES = [
     ),
     Case(
         "scatter_int",
-        lambda i: torch.zeros(9, dtype=torch.int64).scatter_add(0, i, i + 1),
+        lambda i: torch.zeros(9, dtype=torch.int64, device=i.device).scatter_add(0, i, i + 1),
         integers(0, 9, (100,)),
         dtypes=SINGLE,
     ),

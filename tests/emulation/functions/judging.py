@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -74,13 +74,6 @@ def _verify_call(
 ) -> float:
     torch.manual_seed(SEED)
     inputs = [_moved(_rounded(value, DTYPES[dtype]), device) for value in draw()]
-    with torch.device(device) if device != "cpu" else nullcontext():
-        return _compare_with_eager(case, compiled, inputs, dtype, backward)
-
-
-def _compare_with_eager(
-    case: Case, compiled: Callable[..., Any], inputs: Sequence[Any], dtype: str, backward: bool
-) -> float:
     if case.raises is not None:
         return _must_raise(case.raises, compiled, inputs)
     seeds: dict[str, torch.Tensor] = {}

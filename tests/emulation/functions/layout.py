@@ -34,12 +34,12 @@ def triangles(a):
 
 
 def ranges(a):
-    rows = torch.arange(96, device=a.device)
-    return a + rows + torch.full((64, 1), 2.0, dtype=a.dtype), a * torch.linspace(0, 1, 96, dtype=a.dtype)
+    rows, like_a = torch.arange(96, device=a.device), {"dtype": a.dtype, "device": a.device}
+    return a + rows + torch.full((64, 1), 2.0, **like_a), a * torch.linspace(0, 1, 96, **like_a)
 
 
 def constants(a):
-    return a * torch.tensor([1.0, 2.0, 3.0, 4.0]), a + torch.eye(5, 4)
+    return a * torch.tensor([1.0, 2.0, 3.0, 4.0], device=a.device), a + torch.eye(5, 4, device=a.device)
 
 
 def channels_last(a):

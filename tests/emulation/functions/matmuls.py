@@ -16,7 +16,7 @@ IMAGE = normal((1, 3, 8, 8), (4, 3, 3, 3), (4,))
 
 
 def attention_by_hand(q, k, v):
-    mask = torch.ones(16, 16, dtype=q.dtype).triu(1) * -1e4
+    mask = torch.ones(16, 16, dtype=q.dtype, device=q.device).triu(1) * -1e4
     return ((q @ k.transpose(-1, -2)) * 0.25 + mask).softmax(-1) @ v
 
 
@@ -25,7 +25,7 @@ def channels_last_convolution(a, w, b):
 
 
 def inverse(a):
-    return torch.linalg.inv(a @ a.t() + torch.eye(8, dtype=a.dtype) * 9) * 2
+    return torch.linalg.inv(a @ a.t() + torch.eye(8, dtype=a.dtype, device=a.device) * 9) * 2
 
 
 CASES = [

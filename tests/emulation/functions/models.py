@@ -30,7 +30,8 @@ def transformer_block(x, qkv, out, up, down, weight):
 
 def rotary(q, k):
     half = q.shape[-1] // 2
-    angle = torch.arange(q.shape[-2], dtype=q.dtype)[:, None] * 0.1 ** (torch.arange(half, dtype=q.dtype) / half)
+    like_q = {"dtype": q.dtype, "device": q.device}
+    angle = torch.arange(q.shape[-2], **like_q)[:, None] * 0.1 ** (torch.arange(half, **like_q) / half)
     cos, sin = torch.cat([angle.cos()] * 2, -1).to(q.dtype), torch.cat([angle.sin()] * 2, -1).to(q.dtype)
 
     def turned(x):

@@ -56,7 +56,7 @@ def _row_norms(x_ptr, out_ptr, columns, row_stride, BLOCK: tl.constexpr):
 
 
 def with_helper(x):
-    out = torch.empty(x.shape[0], dtype=x.dtype)
+    out = torch.empty(x.shape[0], dtype=x.dtype, device=x.device)
     _row_norms[(x.shape[0],)](x, out, x.shape[1], x.stride(0), BLOCK=32)
     return out * 2
 
@@ -77,7 +77,7 @@ def _product(a_ptr, b_ptr, c_ptr, M, N, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.co
 
 
 def two_dimensional(a, b):
-    c = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype)
+    c = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
     grid = (triton.cdiv(a.shape[0], 16), triton.cdiv(b.shape[1], 16))
     _product[grid](a, b, c, a.shape[0], b.shape[1], a.shape[1], BLOCK_M=16, BLOCK_N=16, BLOCK_K=16)
     return c.relu()
@@ -92,7 +92,7 @@ def _histogram(index_ptr, counts_ptr, count, BLOCK: tl.constexpr):
 
 
 def atomic(index):
-    counts = torch.zeros(9, dtype=torch.int32)
+    counts = torch.zeros(9, dtype=torch.int32, device=index.device)
     _histogram[(triton.cdiv(index.numel(), 64),)](index, counts, index.numel(), BLOCK=64)
     return counts * 2
 
