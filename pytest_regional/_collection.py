@@ -168,11 +168,12 @@ def _apply_known_failures(
     item: pytest.Item, target: Target, session: RegionalSession, failures: list[KnownFailure]
 ) -> None:
     from pytest_regional.backends.capabilities import torch_matches
+    from pytest_regional.harness.devices.device import kind_of_device
 
     for failure in failures:
         if failure.backend != target.spec.name:
             _require_known_backend(failure.backend, session)
-        elif torch_matches(failure.torch):
+        elif torch_matches(failure.torch) and failure.device in ("", kind_of_device(target.device)):
             item.add_marker(pytest.mark.xfail(reason=failure.reason, strict=failure.strict))
     for line in session.known_failures.matching(item.nodeid, target.spec.name, target.mark.requires):
         item.add_marker(pytest.mark.xfail(reason=line.text, strict=True))

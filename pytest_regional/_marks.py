@@ -20,8 +20,9 @@ MARKER_LINES = (
     "pre_grad_pass_timing=None, requires=(), device_requires=(), expects_regions=True, isolate=True): compile with the "
     "backend under test; skipped unless --regional-backend is given, isolated, counted, and failed when no region was "
     "compiled.",
-    f'{KNOWN_FAILURE_MARK}(backend, reason, torch=">=2.13", strict=True): the test is known to fail with that backend '
-    "on those torch versions; when it passes, the mark is to be removed and the test fails until it is.",
+    f'{KNOWN_FAILURE_MARK}(backend, reason, torch=">=2.13", device="cuda", strict=True): the test is known to fail '
+    "with that backend on those torch versions and that kind of device; when it passes, the mark is to be removed and "
+    "the test fails until it is.",
 )
 
 
@@ -47,11 +48,12 @@ class CompileMark:
 
 @dataclass(frozen=True)
 class KnownFailure:
-    """One ``regional_known_failure`` mark."""
+    """One ``regional_known_failure`` mark; ``device`` is a kind of device, or empty for all."""
 
     backend: str
     reason: str
     torch: str = ""
+    device: str = ""
     strict: bool = True
 
 
@@ -184,11 +186,14 @@ def _known_failure(mark: pytest.Mark) -> KnownFailure:
 
 def _check_known_failure(failure: KnownFailure) -> None:
     from pytest_regional.backends.capabilities import versions_in
+    from pytest_regional.harness.devices.device import KINDS
 
     if not isinstance(failure.backend, str) or not failure.backend:
         raise MarkError(f"{KNOWN_FAILURE_MARK}: backend must be the name of one backend, not {failure.backend!r}")
     if not isinstance(failure.reason, str) or not failure.reason.strip():
         raise MarkError(f"{KNOWN_FAILURE_MARK}: reason must say what fails and where it is reported")
+    if failure.device not in ("", *KINDS):
+        raise MarkError(f"{KNOWN_FAILURE_MARK}: {unknown_name('kind of device', failure.device, KINDS)}")
     if not isinstance(failure.strict, bool):
         raise MarkError(f"{KNOWN_FAILURE_MARK}: strict must be True or False, not {failure.strict!r}")
     try:

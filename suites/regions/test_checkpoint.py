@@ -58,6 +58,9 @@ def test_both_kinds_of_checkpoint(regional, reentrant):
     regional.assert_parity(program, *pair(regional))
 
 
+@pytest.mark.regional_known_failure(
+    "torch", "seeds repeat no draws of a checkpoint: docs/findings/draws_of_checkpoint_on_gpu.py", device="cuda"
+)
 @pytest.mark.regional_compile(requires=("backward", "higher_order_operators", "rng"))
 @pytest.mark.parametrize(
     "program",

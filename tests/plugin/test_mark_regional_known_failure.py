@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 
-def run(downstream, mark, body="assert False", backend="aot_eager"):
+def run(downstream, mark, body="assert False", backend="aot_eager", device="cpu"):
     return downstream(
         f"""
         @pytest.mark.regional_compile(expects_regions=False)
@@ -14,6 +14,7 @@ def run(downstream, mark, body="assert False", backend="aot_eager"):
             {body}
         """,
         f"--regional-backend={backend}",
+        f"--regional-device={device}",
     )
 
 
@@ -44,6 +45,20 @@ def test_the_torch_range(downstream, specifier, outcome):
     run(downstream, f"'aot_eager', reason='r', torch='{specifier}'").assert_outcomes(**{outcome: 1})
 
 
+@pytest.mark.parametrize(("kind", "outcome"), [("cpu", "xfailed"), ("cuda", "failed"), ("cuda-emulated", "failed")])
+@pytest.mark.parametrize("asked", ["cpu", "auto"])
+def test_the_kind_of_device(downstream, kind, outcome, asked, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    mark = f"'aot_eager', reason='r', device='{kind}'"
+    run(downstream, mark, device=asked).assert_outcomes(**{outcome: 1})
+
+
+def test_a_described_gpu_is_of_the_emulated_kind(downstream):
+    run(downstream, "'aot_eager', reason='r', device='cuda-emulated'", device="cuda-emulated:a100").assert_outcomes(
+        xfailed=1
+    )
+
+
 @pytest.mark.parametrize(
     ("mark", "message"),
     [
@@ -53,6 +68,7 @@ def test_the_torch_range(downstream, specifier, outcome):
         ("'aot_eager', reason='r', torc='>=2'", "*unknown keyword 'torc'. Did you mean 'torch'*"),
         ("'aot_eager', reason='r', torch='new'", "*'new' is no version specifier*"),
         ("'aot_eager', reason='r', torch=2.13", "*torch=2.13 is no version specifier*"),
+        ("'aot_eager', reason='r', device='cudda'", "*unknown kind of device 'cudda'. Did you mean 'cuda'*"),
         ("'aot_eager', reason='r', strict='no'", "*strict must be True or False, not 'no'*"),
         ("('aot_eager', 'torch'), reason='r'", "*backend must be the name of one backend*"),
         ("'aot_eager', reason=3", "*reason must say what fails*"),

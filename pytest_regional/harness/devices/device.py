@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 EMULATED = "cuda-emulated"
 DEVICES = ("auto", "cpu", "cuda", EMULATED, *(f"{EMULATED}:{profile}" for profile in PROFILES))
 
+KINDS = ("cpu", "cuda", EMULATED)
+
 #: What people call a device elsewhere. The spelling of "gpu" is next to that of "cpu", its meaning is not.
 ALIASES = {
     "gpu": "cuda",
@@ -67,6 +69,12 @@ def check_device_name(name: str) -> str:
     if name not in DEVICES:
         raise DeviceError(unknown_name("device", name, DEVICES, ALIASES))
     return name
+
+
+def kind_of_device(name: str) -> str:
+    """Return the one of :data:`KINDS` that a device's name stands for; PyTorch is asked for ``auto`` alone."""
+    kind = name.partition(":")[0]
+    return device_under_test(name).kind if kind == "auto" else kind
 
 
 def device_under_test(name: str) -> DeviceUnderTest:
