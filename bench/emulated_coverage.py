@@ -174,10 +174,14 @@ def main() -> int:
 
 
 def _report(options: argparse.Namespace) -> dict:
+    import torch
+
     from tests.emulation.functions.outcome import all_runs
 
     chosen = [str(run) for run in all_runs() if not options.only or run.name in options.only]
     chosen = [name for name in chosen if options.dtype is None or name.split("-")[1] == options.dtype]
+    if options.device == REAL and not torch.cuda.is_available():
+        sys.exit(f"torch {torch.__version__} finds no usable GPU here")
     profile = REAL if options.device == REAL else options.profile
     report = {"versions": versions(), "outcomes": divided(chosen, options.jobs, profile)}
     if options.json:

@@ -10,7 +10,16 @@ from tests.emulation.functions import CASES
 from tests.emulation.functions.case import Case, Defect
 from tests.emulation.functions.inputs import normal
 from tests.emulation.functions.judging import MismatchError, in_eager, verify
-from tests.emulation.functions.outcome import DEFECT, MATCH, UNSUPPORTED, WRONG, Run, all_runs, outcome_of
+from tests.emulation.functions.outcome import (
+    DEFECT,
+    MATCH,
+    UNSUPPORTED,
+    WRONG,
+    Run,
+    all_runs,
+    outcome_of,
+    outcome_on_gpu,
+)
 
 CHOSEN = (
     "activations-f32-backward",
@@ -34,6 +43,12 @@ DOUBLED = Case("doubled", lambda a: a * 2, normal((50,)))
 def test_matches(emulation, run):
     outcome = outcome_of(Run.named(run), emulation)
     assert outcome.status == MATCH, outcome.detail
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
+def test_without_a_gpu_nothing_matches_on_one():
+    assert outcome_on_gpu(Run("rotary", "f32")).status == WRONG
+    assert outcome_on_gpu(Run("index_out_of_bounds", "f32")).status == UNSUPPORTED
 
 
 def test_the_table_is_as_large_as_promised():

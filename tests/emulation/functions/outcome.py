@@ -73,7 +73,7 @@ def outcome_on_gpu(run: Run) -> Outcome:
     if case.raises is not None:
         return Outcome(str(run), UNSUPPORTED, "an assertion that fails in a kernel ends the GPU for its process")
     begin = time.perf_counter()
-    with torch.backends.cudnn.flags(allow_tf32=False):
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         status, detail, error = _status(case, run, "cuda")
     if case.defect is not None and _is_expected(case.defect, run):
         status, detail = _of_defect(case.defect, status, detail)
