@@ -12,6 +12,7 @@ import torch._dynamo
 import torch._functorch.config
 import torch._inductor.config
 
+from pytest_regional import torch_matches
 from pytest_regional._torch.frames import why_no_frames
 from pytest_regional.reference import CacheWarning, warm_start, warm_starts
 from pytest_regional.reference.dynamo_backend import clear_caches
@@ -326,6 +327,8 @@ def test_an_edit_is_a_miss(programs, monkeypatch, edit, files):
     # A program sets it, and other tests of this process are not to see it.
     monkeypatch.setenv("WARM_TEST", "")
     source, before, after = EDITS[edit]
+    if "autograd.grad(" in source and torch_matches(">=2.15"):
+        pytest.skip("Dynamo of torch 2.15 gives the frame up in the middle of its trace, in every process")
     programs.write(source)
     x = inputs()
     _, traced = run_in_new_process(programs, x)
