@@ -186,14 +186,14 @@ def _known_failure(mark: pytest.Mark) -> KnownFailure:
 
 def _check_known_failure(failure: KnownFailure) -> None:
     from pytest_regional.backends.capabilities import versions_in
-    from pytest_regional.harness.devices.device import KINDS
+    from pytest_regional.harness.devices.device import ALIASES, KINDS
 
     if not isinstance(failure.backend, str) or not failure.backend:
         raise MarkError(f"{KNOWN_FAILURE_MARK}: backend must be the name of one backend, not {failure.backend!r}")
     if not isinstance(failure.reason, str) or not failure.reason.strip():
         raise MarkError(f"{KNOWN_FAILURE_MARK}: reason must say what fails and where it is reported")
     if failure.device not in ("", *KINDS):
-        raise MarkError(f"{KNOWN_FAILURE_MARK}: {unknown_name('kind of device', failure.device, KINDS)}")
+        raise MarkError(f"{KNOWN_FAILURE_MARK}: {unknown_name('kind of device', failure.device, KINDS, ALIASES)}")
     if not isinstance(failure.strict, bool):
         raise MarkError(f"{KNOWN_FAILURE_MARK}: strict must be True or False, not {failure.strict!r}")
     try:

@@ -69,6 +69,7 @@ def test_a_described_gpu_is_of_the_emulated_kind(downstream):
         ("'aot_eager', reason='r', torch='new'", "*'new' is no version specifier*"),
         ("'aot_eager', reason='r', torch=2.13", "*torch=2.13 is no version specifier*"),
         ("'aot_eager', reason='r', device='cudda'", "*unknown kind of device 'cudda'. Did you mean 'cuda'*"),
+        ("'aot_eager', reason='r', device='gpu'", "*unknown kind of device 'gpu'. Did you mean 'cuda'*"),
         ("'aot_eager', reason='r', strict='no'", "*strict must be True or False, not 'no'*"),
         ("('aot_eager', 'torch'), reason='r'", "*backend must be the name of one backend*"),
         ("'aot_eager', reason=3", "*reason must say what fails*"),
