@@ -15,6 +15,7 @@ from torch.fx.traceback import annotate
 from pytest_regional import region, torch_matches
 from pytest_regional._torch import autograd_cache
 from pytest_regional._torch.patching import PatchPoint
+from pytest_regional._torch.thread_state import dispatch_modes
 from pytest_regional.reference import cache_key
 from pytest_regional.reference.artifacts import UnsavableArtifactError, compile_region
 from pytest_regional.reference.caching import outer, program
@@ -202,6 +203,25 @@ def test_a_field_of_the_entry_that_cannot_be_stored_is_named(monkeypatch):
     assert_matches(
         "the result cannot be stored: guards_expr of the entry cannot be pickled: TypeError", seen.reasons[0]
     )
+
+
+def test_a_field_of_the_entry_is_stored_outside_of_the_fake_mode(monkeypatch):
+    """It may hold a tensor, as that of a view does: one on a GPU cannot be pickled in the mode."""
+    original, modes = outer.OuterCache._as_bytes, []
+
+    class Field:
+        def __reduce__(self):
+            modes.append(dispatch_modes())
+            return str, ()
+
+    def with_a_field(self, entry):
+        entry.guards_expr = Field()
+        return original(self, entry)
+
+    monkeypatch.setattr(outer.OuterCache, "_as_bytes", with_a_field)
+    look_up(mlp)
+    assert modes
+    assert set(modes) == {()}
 
 
 # What no user's value is to blame for is an error, and never a reason.

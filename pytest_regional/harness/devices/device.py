@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     import torch
 
 EMULATED = "cuda-emulated"
-DEVICES = ("auto", "cpu", "cuda", EMULATED, *(f"{EMULATED}:{profile}" for profile in PROFILES))
-
 KINDS = ("cpu", "cuda", EMULATED)
+DEVICES = ("auto", *KINDS, *(f"{EMULATED}:{profile}" for profile in PROFILES))
 
 #: What people call a device elsewhere. The spelling of "gpu" is next to that of "cpu", its meaning is not.
 ALIASES = {
