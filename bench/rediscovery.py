@@ -10,8 +10,9 @@ with another checkout, and another version of PyTorch.
 is there: for each campaign its seconds and its findings, as far as they are counted.
 
 ``count`` compares the findings with the cases of ``suites/history`` that stand on that version, by the signatures
-below, and prints a table by class. A signature is no proof: it says what a reduced program has to hold, and how it has
-to fail, to be read as this bug. Findings without a match are listed, so that somebody reads them.
+below, and prints a table by class, and how many had been found after a part of the budget where the times are known.
+A signature is no proof: it says what a reduced program has to hold, and how it has to fail, to be read as this bug.
+Findings without a match are listed, so that somebody reads them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -76,17 +77,36 @@ def read(source: Path) -> list[FindingData]:
 
 
 def _in_folders(folder: Path, part: str = "*") -> list[FindingData]:
-    return [_finding(path) for path in sorted(folder.glob(f"{part}/*.json")) if not path.name.startswith("corpus")]
+    return [_finding(path) for each in sorted(folder.glob(part)) for path in _in_files(each)]
+
+
+def _in_files(findings: Path) -> list[Path]:
+    return sorted(path for path in findings.glob("*.json") if not path.name.startswith("corpus"))
 
 
 @dataclass(frozen=True)
 class Campaigned:
-    """What one campaign of a part used and found."""
+    """What one campaign of a part used and found.
+
+    Attributes:
+        part: the name of the part.
+        seed: what it began with.
+        core_seconds: all that it used.
+        findings: what it found.
+        found_after: by the name of a finding, what was used by then; by the end, if that was not recorded.
+    """
 
     part: str
     seed: int
     core_seconds: float
     findings: tuple[FindingData, ...]
+    found_after: Mapping[str, float] = field(default_factory=dict)
+
+    def found_in(self, core_seconds: float) -> tuple[FindingData, ...]:
+        """Return what was found before the campaign had used ``core_seconds``."""
+        return tuple(
+            each for each in self.findings if self.found_after.get(each.name, self.core_seconds) <= core_seconds
+        )
 
 
 def _kept(file: Path) -> list[Campaigned]:
@@ -99,16 +119,39 @@ def _from_data(data: Mapping[str, Any]) -> FindingData:
     return FindingData(data["name"], data["backend"], data["fails"], **sets)
 
 
+def campaigns(source: Path) -> list[Campaigned]:
+    """Return the campaigns of a run's folder, or in a kept file, by part and seed."""
+    if source.is_file():
+        return _kept(source)
+    records = [json.loads(path.read_text()) for path in sorted(source.glob("*.json"))]
+    return [
+        Campaigned(
+            each["part"],
+            each["seed"],
+            each["core_seconds"],
+            tuple(_in_folders(source, each["part"])),
+            each.get("found_after", {}),
+        )
+        for each in records
+    ]
+
+
 def keep(folder: Path, file: Path) -> list[Campaigned]:
     """Add what a run found so far to ``file``, in place of what an earlier call kept of the same campaigns."""
-    kept = {(one.part, one.seed): one for one in _kept(file)}
-    for record in sorted(folder.glob("*.json")):
-        used = json.loads(record.read_text())
-        found = tuple(_in_folders(folder, used["part"]))
-        kept[used["part"], used["seed"]] = Campaigned(used["part"], used["seed"], used["core_seconds"], found)
-    campaigns = [kept[key] for key in sorted(kept)]
-    file.write_text(json.dumps([asdict(one) for one in campaigns], indent=1, default=sorted) + "\n")
-    return campaigns
+    kept = {(one.part, one.seed): one for one in [*_kept(file), *campaigns(folder)]}
+    ordered = [kept[key] for key in sorted(kept)]
+    file.write_text(json.dumps([asdict(one) for one in ordered], indent=1, default=sorted) + "\n")
+    return ordered
+
+
+def found_within(source: Path, core_minutes: float) -> list[FindingData]:
+    """Return what was found when each part had used its share of ``core_minutes``; its campaigns follow by seed."""
+    left = {part.name: core_minutes * 60 * part.share for part in PARTS}
+    found = []
+    for one in campaigns(source):
+        found += one.found_in(left[one.part])
+        left[one.part] = max(0.0, left[one.part] - one.core_seconds)
+    return found
 
 
 def _finding(path: Path) -> FindingData:
@@ -328,6 +371,9 @@ PARTS = (
     Part("torch", "native", 0.25),
 )
 
+#: Core-minutes after which a report says what was found so far.
+BUDGETS = (15, 30, 60, 90, 120, 180, 240)
+
 #: Seconds between two looks at the processor time.
 INTERVAL = 1.0
 
@@ -343,7 +389,7 @@ def run(part: Part, folder: Path, core_seconds: float, *, tree: Path, python: st
     """
     findings, record = folder / part.name, folder / f"{part.name}.json"
     findings.mkdir(parents=True, exist_ok=True)
-    used: dict[str, Any] = {"part": part.name, "core_seconds": 0.0, "starts": 0, "seed": seed}
+    used: dict[str, Any] = {"part": part.name, "core_seconds": 0.0, "starts": 0, "seed": seed, "found_after": {}}
     if record.exists():
         used |= json.loads(record.read_text())
     while used["core_seconds"] < core_seconds:
@@ -363,6 +409,8 @@ def run(part: Part, folder: Path, core_seconds: float, *, tree: Path, python: st
             )
             for spent in _until(process, core_seconds - before):
                 used["core_seconds"] = round(before + spent, 2)
+                for one in _in_files(findings):
+                    used["found_after"].setdefault(one.stem, used["core_seconds"])
                 record.write_text(json.dumps(used))
         if used["starts"] > 20 and used["core_seconds"] / used["starts"] < 10:
             raise RuntimeError(
@@ -426,6 +474,7 @@ def report(folders: Sequence[Path], version: str) -> Iterator[str]:
     """Yield a report: a table by class with a column for each folder, then what was found, missed and not matched."""
     bugs = [bug for bug in all_bugs() if bug.stands_in(version)]
     columns = {folder.name: (read(folder), match(read(folder), bugs, version)) for folder in folders}
+    curves = {folder.name: list(_curve(folder, bugs, version)) for folder in folders}
     yield f"| class | stand on {version} | can be met | {' | '.join(columns)} |"
     yield "|---|---|---|" + "---|" * len(columns)
     for kind in [*sorted({bug.kind for bug in bugs}), None]:
@@ -435,6 +484,7 @@ def report(folders: Sequence[Path], version: str) -> Iterator[str]:
         yield f"| {kind or 'all'} | {len(chosen)} | {reach} | {' | '.join(map(str, counts))} |"
     for name, (findings, found) in columns.items():
         yield f"\n{name}: {len(findings)} findings"
+        yield from curves[name]
         yield from (f"  found {bug}: {', '.join(names)}" for bug, names in found.items() if names)
         yield from (f"  missed {bug}" for bug, names in found.items() if not names)
         matched = {each for names in found.values() for each in names}
@@ -443,6 +493,15 @@ def report(folders: Sequence[Path], version: str) -> Iterator[str]:
             for each in findings
             if each.name not in matched
         )
+
+
+def _curve(source: Path, bugs: Sequence[KnownBug], version: str) -> Iterator[str]:
+    used = sum(one.core_seconds for one in campaigns(source)) / 60
+    times_are_known = all({each.name for each in one.findings} <= {*one.found_after} for one in campaigns(source))
+    for budget in BUDGETS if times_are_known else ():
+        if budget <= used:
+            found = match(found_within(source, budget), bugs, version)
+            yield f"  in {budget} core-minutes: {sum(map(bool, found.values()))}"
 
 
 def main() -> None:

@@ -167,3 +167,55 @@ def test_what_a_run_found_is_kept_in_a_file(tmp_path):
     assert [one.seed for one in rediscovery.keep(folder, file)] == [5, 6]
     lines = list(rediscovery.report([file], "2.13.0"))
     assert "  found cat_strides: a-finding, a-finding" in lines
+
+
+def test_what_was_found_within_a_part_of_the_budget(tmp_path):
+    """A share of the budget is each part's own; the campaigns of a part follow each other; unknown times are late."""
+    folder, file = folder_with(tmp_path / "run"), tmp_path / "kept.json"
+    record = {"part": "inductor-native", "core_seconds": 300.0, "starts": 1, "seed": 5}
+    for seed, found_after in ((5, {"a-finding": 200.0}), (6, {"a-finding": 10.0}), (7, {})):
+        (folder / "inductor-native.json").write_text(
+            json.dumps({**record, "seed": seed, "found_after": {**found_after, "without-a-file": 1.0}})
+        )
+        rediscovery.keep(folder, file)
+
+    share = next(part.share for part in rediscovery.PARTS if part.name == "inductor-native")
+    counts = {
+        seconds: len(rediscovery.found_within(file, seconds / 60 / share))
+        for seconds in (199, 201, 309, 311, 601, 899, 901)
+    }
+
+    assert counts == {199: 0, 201: 1, 309: 1, 311: 2, 601: 2, 899: 2, 901: 3}
+
+
+def test_the_report_says_how_many_were_found_in_parts_of_the_budget(tmp_path):
+    folder = folder_with(tmp_path / "run")
+    record = {"part": "inductor-native", "core_seconds": 900.0, "starts": 1, "seed": 5}
+    written = {}
+    for name, found_after in {"early": {"a-finding": 100.0}, "late": {"a-finding": 400.0}, "unknown": {}}.items():
+        (folder / "inductor-native.json").write_text(json.dumps({**record, "found_after": found_after}))
+        written[name] = [line for line in rediscovery.report([folder], "2.13.0") if "core-minutes" in line]
+
+    assert written == {
+        "early": ["  in 15 core-minutes: 1"],
+        "late": ["  in 15 core-minutes: 0"],
+        "unknown": [],
+    }, "a part has its share of 15 minutes, and 30 were not used"
+
+
+def test_a_run_notes_when_it_found_something(tmp_path, monkeypatch):
+    monkeypatch.setattr(rediscovery, "GRACE", 5.0)
+    monkeypatch.setattr(rediscovery, "INTERVAL", 0.1)
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    part = rediscovery.Part("inductor", "native", 1.0)
+    (tree / "pytest.py").write_text(
+        "import pathlib, time\n"
+        "while time.process_time() < 2: pass\n"
+        f"pathlib.Path({str(tmp_path / part.name / 'one.json')!r}).write_text('')\n"
+        f"pathlib.Path({str(tmp_path / part.name / 'corpus.json')!r}).write_text('')\n"
+        "while time.process_time() < 60: pass\n"
+    )
+    used = rediscovery.run(part, tmp_path, 4.0, tree=tree, python=sys.executable, seed=5)
+    assert list(used["found_after"]) == ["one"]
+    assert 1.5 <= used["found_after"]["one"] <= 3.5
