@@ -96,6 +96,16 @@ def swapped_inputs(regional):
     parity(regional, program, regional.zeros(4), regional.ones(4))
 
 
+@bugs(layer="inductor", notices="input state", but=COPIED_OUTSIDE)
+def foreach_reads_what_it_wrote(regional):
+    """One `_foreach_copy_` writes two inputs from each other: the second is computed from the first's new value."""
+
+    def program(a, b):
+        torch._foreach_copy_([a, b], [b * 2, a * 2])
+
+    parity(regional, program, regional.zeros(4), regional.ones(4))
+
+
 @bugs(layer="aot_autograd", torch="<2.15", notices="input state", in_region=False)
 def number_written_in_place(regional):
     """A write to a float64 input without dimensions is lost."""
