@@ -197,6 +197,20 @@ def test_what_is_written_to_is_not_read_through_another_view(name):
     assert 0 in suitable
 
 
+@pytest.mark.parametrize("name", ["aten_msort", "aten_sort", "sort"])
+@pytest.mark.parametrize(("content", "suits"), [("signed", False), ("distinct", True)])
+def test_no_gradient_goes_through_an_unstable_sort_of_ties(name, content, suits):
+    """Which of two equal numbers comes first, and gets its gradient, is not promised: Inductor chose the other one."""
+    builder = Builder([TensorInput((64,), "float16", content=content, requires_grad=True)])
+    assert bool(list(builder.suitable(operator_named(name), []))) is suits
+
+
+def test_ties_are_sorted_where_no_gradient_tells_them_apart():
+    builder = Builder([TensorInput((64,), "float16")])
+    assert list(builder.suitable(operator_named("aten_msort"), []))
+    assert not list(builder.suitable(operator_named("aten_sort"), [])), "its second result says which came first"
+
+
 @pytest.mark.parametrize("name", ["cond", "while_loop"])
 @pytest.mark.parametrize("trained", [True, False])
 def test_values_that_eager_must_not_write_to_are_not_written_to(name, trained):

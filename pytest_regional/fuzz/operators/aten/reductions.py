@@ -276,9 +276,8 @@ def sorting() -> Iterator[tuple[Operator, ...]]:
     yield derived("argsort.stable", "sort", ordered, places, given=only)
     yield derived("sort", "sort", single, sorted_values)
     yield derived("topk", "sort", single, sorted_values, given={"k": _topk_counts, "dim": _dims_last_first})
-    yield derived(
-        "msort", "sort", {"self": also(any_number, exact, ROWS)}, lambda a: replace(a.value_range, zeros=False)
-    )
+    equal = {"self": also(any_number, exact, ROWS, _no_gradient_of_ties)}
+    yield derived("msort", "sort", equal, lambda a: replace(a.value_range, zeros=False))
     for name in ("argmax", "argmin"):
         yield derived(
             name, "sort", single, places, given={"dim": lambda values, chosen: (None, *range(values[0].rank))}
@@ -288,6 +287,11 @@ def sorting() -> Iterator[tuple[Operator, ...]]:
     for name in ("max.dim", "min.dim", "median.dim", "nanmedian.dim", "mode"):
         yield derived(name, "sort", numbers, chosen_values)
     yield derived("kthvalue", "sort", numbers, chosen_values, given={"dim": _dims_last_first, "k": _smallest_counts})
+
+
+def _no_gradient_of_ties(value: ProgramValue, *before: ProgramValue) -> bool:
+    """Want a tensor whose equal elements nothing tells apart: which one an unstable sort puts first is not promised."""
+    return distinct(value) or without_gradient(value)
 
 
 def _topk_counts(values: Sequence[ProgramValue], chosen: Parameters) -> Sequence[int]:
