@@ -263,6 +263,7 @@ SIGNATURES: Mapping[str, Signature] = {
     ),
     "negative_zero": Signature("(nan|value) of", ("(aten_)?elu_?|add|aten_add.*",), ("input:edges",)),
     "floor_of_quotient": Signature("value of", ("(aten_)?(div.*mode|floor_divide.*)",)),
+    "remainder_of_large_quotient": Signature("value of", ("aten_remainder_.*",)),
     "erf_near_zero": Signature("value of", ("(aten_)?(erf|gelu).*",)),
     "casts_down_and_up": Signature("value of", ("rounded_.*|to_(b?float16)",)),
     "product_compared_unrounded": Signature("value of", ("eq|ne|aten_(eq|ne)_Tensor", ".*mul.*"), ("dtype:bfloat16",)),

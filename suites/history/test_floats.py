@@ -54,6 +54,16 @@ def floor_of_quotient(regional):
     parity(regional, program, regional.arange(8.0))
 
 
+@bugs(layer="inductor", notices="value")
+def remainder_of_large_quotient(regional):
+    """``x % 0.7`` of a large x on CPU is ``x - floor(x / 0.7) * 0.7``, rounded: -8 for 1e8."""
+
+    def program(x):
+        return torch.remainder(x * 1e8, 0.7)
+
+    parity(regional, program, regional.arange(32.0))
+
+
 @bugs(185337, layer="inductor", notices="value")
 def casts_down_and_up(regional):
     """float32 to float16 and back is left out."""

@@ -9,6 +9,7 @@ from pytest_regional.fuzz import Block, Program, ProgramError, Region, Step
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.building import Builder, Refused, check_buildable
 from pytest_regional.fuzz.model.source import DEFINITIONS
+from pytest_regional.fuzz.operators.operator import Picks
 from pytest_regional.fuzz.operators.table import UnknownOperatorError, operator_named, operators
 from tests.fuzz.generator.examples import program_with
 
@@ -209,6 +210,17 @@ def test_ties_are_sorted_where_no_gradient_tells_them_apart():
     builder = Builder([TensorInput((64,), "float16")])
     assert list(builder.suitable(operator_named("aten_msort"), []))
     assert not list(builder.suitable(operator_named("aten_sort"), [])), "its second result says which came first"
+
+
+@pytest.mark.parametrize("name", ["aten_fmod_Scalar", "aten_remainder_Scalar", "aten_floor_divide_Scalar"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_dtype_holds_the_numbers_that_it_is_divided_by(name, dtype):
+    """Eager rounds 0.1 to float16, and Inductor does not: another remainder, up to 0.1 off at a multiple."""
+    builder = Builder([TensorInput((4,), dtype)])
+    divisors = {dict(builder.parameters(operator_named(name), (0,), Picks((pick,))))["number"] for pick in range(20)}
+    exact = {number for number in divisors if torch.tensor(number, dtype=getattr(torch, dtype)).item() == number}
+    assert len(divisors) == 6
+    assert exact == divisors or (dtype == "float32" and divisors - exact == {0.1, 0.3})
 
 
 @pytest.mark.parametrize("name", ["cond", "while_loop"])
