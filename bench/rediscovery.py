@@ -295,6 +295,7 @@ SIGNATURES: Mapping[str, Signature] = {
         "value of", (".*arg(max|min).*|value_at_.*", "sum.*|amax|amin|mean|prod|aten_(sum|mean|amax|amin|prod).*")
     ),
     "multilabel_margin_with_padding": Signature("value of", ("aten_multilabel_margin_loss",)),
+    "foreach_sub_forgets_alpha": Signature("value of", ("aten__foreach_sub_.*",)),
     "exponent_of_another_dtype": Signature("dtype of", ("(aten_)?ldexp.*",)),
     "integer_batch_product": Signature("dtype of", ("(aten_)?(bmm|matmul.*|baddbmm.*)",)),
     "index_by_permutation": Signature(_FAILS, ("randperm", "index.*|take.*|gather|permuted")),
@@ -302,6 +303,7 @@ SIGNATURES: Mapping[str, Signature] = {
     # Random numbers
     "order_of_dropouts": Signature("value of", ("dropout",), ("training",)),
     "bernoulli_draws_otherwise": Signature(_VALUE, (".*bernoulli.*",)),
+    "draws_behind_transposed_write": Signature(_VALUE, ("rand_like|noise", "transpose_add_")),
     "unused_checkpoint_drops_draws": Signature(f"{_VALUE}|{_DRAWS}", ("checkpoint.*",)),
     "checkpoint_draws_without_gradient": Signature("remat_using_tags"),
     "backward_draws_for_nothing": Signature(_DRAWS, (), ("training",)),

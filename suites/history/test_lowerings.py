@@ -33,6 +33,16 @@ def argmax_of_permuted_reduction(regional):
     parity(regional, program, regional.randn(8, 5, 6))
 
 
+@bugs(layer="inductor", torch="<2.13", notices="value")
+def foreach_sub_forgets_alpha(regional):
+    """``_foreach_sub`` with ``alpha`` subtracts as if it were 1."""
+
+    def program(x, y):
+        return torch._foreach_sub([x], [y], alpha=2)
+
+    parity(regional, program, regional.randn(4), regional.randn(4))
+
+
 @bugs(197095, layer="inductor", notices="refusal")
 def interpolation_of_nothing(regional):
     """``interpolate`` of a tensor without elements returns memory that nothing was written to."""

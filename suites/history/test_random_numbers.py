@@ -89,6 +89,17 @@ def bernoulli_draws_otherwise(regional):
     parity(regional, program, regional.full((3, 3), 0.5, dtype=torch.float64))
 
 
+@bugs(layer="inductor", torch=">=2.13", notices="value", in_region=False)
+def draws_behind_transposed_write(regional):
+    """``rand_like`` of an input that was written through its transpose draws by columns."""
+
+    def program(x):
+        x.mT.add_(1.0)
+        return torch.rand_like(x)
+
+    regional.assert_parity(program, regional.zeros(2, 2))
+
+
 def noisy(x):
     return x + torch.rand_like(x)
 
