@@ -24,6 +24,9 @@ DEVICE_POINTS: dict[str, PatchPoint] = {
     "is_available": PatchPoint("torch.cuda", "is_available", "whether Triton and GPU passes are of use"),
     "device_count": PatchPoint("torch.cuda", "device_count", "collectives' cost model"),
     "current_device": PatchPoint("torch.cuda", "current_device", "flex attention"),
+    "accelerator_index": PatchPoint(
+        "torch.accelerator", "current_device_index", "the cache key of a graph without inputs, where torch has CUDA"
+    ),
     "properties": PatchPoint("torch.cuda", "get_device_properties", "sizes of blocks and grids"),
     "capability": PatchPoint("torch.cuda", "get_device_capability", "which types and templates there are"),
     "device_context": PatchPoint("torch.cuda", "device", "code generation enters the device of the graph"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -170,10 +171,11 @@ class DeviceMock:
             "is_available": _returning(True),
             "device_count": _returning(1),
             "current_device": _returning(0),
+            "accelerator_index": _returning(0),
             "properties": _returning(profile),
             "capability": _returning(profile.compute_capability),
             "device_context": lambda original: _no_context,
-            "rng_state": lambda original: _no_generator_state,
+            "rng_state": lambda original: _generator_state,
             "set_rng_state": nothing,
             "current_stream": _returning(stream),
             "synchronize": nothing,
@@ -205,10 +207,19 @@ def _no_context(*args: Any, **kwargs: Any) -> Iterator[None]:
     yield
 
 
-def _no_generator_state(*args: Any, **kwargs: Any) -> Any:
+def _generator_state(*args: Any, **kwargs: Any) -> Any:
+    """Return a state of the CPU's generator, which draws for an emulated GPU: graphs that keep one assert its size."""
     import torch
 
-    return torch.zeros(16, dtype=torch.uint8)
+    return torch.zeros(_generator_state_size(), dtype=torch.uint8)
+
+
+@functools.cache
+def _generator_state_size() -> int:
+    import torch
+
+    size: int = torch.default_generator.get_state().numel()
+    return size
 
 
 REFUSED_BY_FRONT_END = {

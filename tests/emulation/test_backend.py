@@ -235,3 +235,20 @@ def test_convolutions_have_the_layout_that_the_gpu_gives_them(folder: Path) -> N
     with regional("inductor", "cuda-emulated", expects_regions=False) as r:
         image = r.randn(2, 3, 8, 8, requires_grad=True)
         r.assert_parity(convolve, image, r.randn(4, 3, 3, 3, requires_grad=True))
+
+
+def test_a_graph_without_inputs_needs_no_driver() -> None:
+    """Its cache key holds the index of the current device, for which a torch with CUDA starts the driver."""
+    with regional("inductor", "cuda-emulated", expects_regions=False) as r:
+        r.assert_parity(lambda x: x.new_tensor([1.0, 2.0]), r.randn(2))
+
+
+def test_draws_that_a_checkpoint_repeats(folder: Path) -> None:
+    """The state of the generator is an output of the graph, whose size generated code asserts."""
+    from torch.utils.checkpoint import checkpoint
+
+    def thinned(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(lambda y: torch.nn.functional.dropout(y.sin(), 0.5), x, use_reentrant=False)
+
+    with regional("inductor", "cuda-emulated", expects_regions=False) as r:
+        r.assert_parity(thinned, r.randn(8, requires_grad=True))

@@ -55,6 +55,7 @@ def test_while_it_is_held_there_is_a_gpu() -> None:
         assert torch.cuda.is_available()
         assert torch.cuda.get_device_capability() == (8, 0)
         assert torch.cuda.get_device_properties(0).multi_processor_count == 108
+        assert torch.accelerator.current_device_index() == 0, "a torch with CUDA would look for a driver"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
