@@ -246,6 +246,7 @@ SIGNATURES: Mapping[str, Signature] = {
     "write_to_windows": Signature(_INPUT, ("unfold",)),
     "dynamic_aliases": Signature("compute_overlapping"),
     "dynamic_aliases_written": Signature("RuntimeError at .*merge_view_inputs"),
+    "scatter_behind_storage_offset": Signature("value of", (".*as_strided_scatter.*",)),
     "aliases_at_another_offset": Signature("^further_calls .*value of", (), ("input:alias",)),
     "effect_token_and_written_view": Signature(
         "effect_token|graph_capture_wrappers", ("inverse|solve|cholesky.*|aten_linalg.*",)
@@ -296,6 +297,7 @@ SIGNATURES: Mapping[str, Signature] = {
         "value of", (".*arg(max|min).*|value_at_.*", "sum.*|amax|amin|mean|prod|aten_(sum|mean|amax|amin|prod).*")
     ),
     "multilabel_margin_with_padding": Signature("value of", ("aten_multilabel_margin_loss",)),
+    "quotient_of_uint8_on_gpu": Signature("TypeError at triton.language.semantic:computation_type"),
     "foreach_sub_forgets_alpha": Signature("value of", ("aten__foreach_sub_.*",)),
     "exponent_of_another_dtype": Signature("dtype of", ("(aten_)?ldexp.*",)),
     "integer_batch_product": Signature("dtype of", ("(aten_)?(bmm|matmul.*|baddbmm.*)",)),

@@ -106,6 +106,16 @@ def foreach_reads_what_it_wrote(regional):
     parity(regional, program, regional.zeros(4), regional.ones(4))
 
 
+@bugs(layer="inductor", notices="value")
+def scatter_behind_storage_offset(regional):
+    """``as_strided_scatter`` of a view that begins behind the start of its storage counts from the view's start."""
+
+    def program(x, y):
+        return torch.as_strided_scatter(x, y, (1,), (1,), 0)
+
+    parity(regional, program, regional.zeros(3)[1:-1], regional.ones(1))
+
+
 @bugs(layer="aot_autograd", torch="<2.15", notices="input state", in_region=False)
 def number_written_in_place(regional):
     """A write to a float64 input without dimensions is lost."""

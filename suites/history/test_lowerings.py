@@ -43,6 +43,16 @@ def foreach_sub_forgets_alpha(regional):
     parity(regional, program, regional.randn(4), regional.randn(4))
 
 
+@bugs(layer="inductor", torch=">=2.13", notices="exception", device="cuda-emulated", requires=("inductor_code",))
+def quotient_of_uint8_on_gpu(regional):
+    """The quotient of two uint8 is an int32 in Triton code, whose remainder by a uint8 does not compile."""
+
+    def program(x):
+        return x // 16 % 16
+
+    parity(regional, program, regional.arange(200).to(torch.uint8))
+
+
 @bugs(197095, layer="inductor", notices="refusal")
 def interpolation_of_nothing(regional):
     """``interpolate`` of a tensor without elements returns memory that nothing was written to."""
