@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 
 from pytest_regional import _processes
-from pytest_regional._errors import RegionalError
 from pytest_regional._limits import GRACE
 
 _SCRIPT = """
@@ -71,8 +70,11 @@ class LastResort:
 NAMES = ("SIGTERM", "SIGHUP", "SIGQUIT")
 
 
-class EndedBySignal(RegionalError, KeyboardInterrupt):
-    """A signal asked the process to end; pytest ends a run so, and no test catches it by mistake."""
+class EndedBySignal(KeyboardInterrupt):
+    """A signal asked the process to end; pytest ends a run so, and nobody catches it by mistake.
+
+    It is no :class:`Exception`: compilers catch any of those, and the run would go on.
+    """
 
 
 class EndingSignals:

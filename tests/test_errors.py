@@ -15,6 +15,7 @@ from pytest_regional import RegionalError, RegionalWarning
 
 #: With the reason.
 OTHER_BASES = {
+    "EndedBySignal": "no Exception: compilers catch any, and the run would go on",
     "RegionalTimeoutError": "no Exception: what a program raises is compared, and must not be taken for it",
 }
 

@@ -77,6 +77,13 @@ def test_in_other_phases(tmp_path, where):
     assert "test_behind" not in run.ended
 
 
+def test_who_catches_exceptions_does_not_catch_it(tmp_path):
+    """As compilers do, and comparisons of what is raised: a campaign would go on until it is killed."""
+    body = "\n    ".join(("for _ in range(60):", "    try: send('SIGTERM')", "    except Exception: pass"))
+    run = signalled(tmp_path, "SIGTERM", body=body)
+    is_ended_by(run, "SIGTERM")
+
+
 LOST = {
     "caught": "try: send('SIGTERM')\n    except BaseException: pass",
     "in a callback": """import weakref
