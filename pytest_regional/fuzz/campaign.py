@@ -110,8 +110,8 @@ class FindingsPlace(Protocol):
     def readable(self) -> Iterator[AnyFinding]:
         """Yield what is known: findings of earlier campaigns, and of others that run now."""
 
-    def save_shown(self, finding: AnyFinding) -> Path:
-        """Keep a finding; return the path of its script."""
+    def save_shown(self, finding: AnyFinding, *, run: bool = True) -> Path:
+        """Keep a finding; return the path of its script, which is tried, unless there is no time to ``run`` it."""
 
 
 class Subject(Protocol[T]):
@@ -186,6 +186,7 @@ class Campaign(Generic[T]):
 
     def __post_init__(self) -> None:
         self._chance = random.Random(self.seed)
+        self._interrupted = False
         self.result = CampaignResult(self.seed)
         self._store = FindingStore(self._kept, self.result, self._keep)
 
@@ -214,7 +215,7 @@ class Campaign(Generic[T]):
 
     def _keep(self, finding: AnyFinding) -> None:
         if self.folder is not None:
-            self.result.scripts[finding.name] = str(self.folder.save_shown(finding))
+            self.result.scripts[finding.name] = str(self.folder.save_shown(finding, run=not self._interrupted))
 
     def _spend(self, clock: Clock, examples: Iterator[T], before: float) -> None:
         in_a_row = 0
@@ -292,7 +293,8 @@ class Campaign(Generic[T]):
         try:
             reduced = self.subject.reduce(failure.example, still_fails, seconds)
         except KeyboardInterrupt:
-            # As it is, rather than not at all.
+            # As it is, rather than not at all, and at once: who asked may end the process soon.
+            self._interrupted = True
             self._store.enter(self.subject.finding(failure.example, original, violation))
             raise
         # Once more, now with the question which region is to blame.

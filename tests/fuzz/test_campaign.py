@@ -70,7 +70,7 @@ def campaign_of(checker, *programs, budget, folder=None, stopped=bool, **options
 
 def holding(known):
     """Return a folder that holds what ``known`` returns, and keeps nothing."""
-    return SimpleNamespace(readable=known, save_shown=lambda finding: str(finding))
+    return SimpleNamespace(readable=known, save_shown=lambda finding, run: str(finding))
 
 
 def test_it_goes_on_past_what_it_finds():
@@ -152,10 +152,13 @@ def test_an_interrupt_ends_the_campaign_and_loses_nothing():
             raise KeyboardInterrupt  # while what was found is made smaller
         faulty("neg")(program)
 
-    result = campaign(check, chain("neg", "add")).run()
+    kept = []
+    folder = SimpleNamespace(readable=list, save_shown=lambda finding, run: kept.append((finding.program, run)))
+    result = campaign(check, chain("neg", "add"), folder=folder).run()
 
     assert (result.interrupted, result.examples) == (True, 1)
     assert [finding.program for finding in result.findings] == [chain("neg", "add")]
+    assert kept == [(chain("neg", "add"), False)], "no time to try its script"
 
 
 def test_an_interrupt_that_was_lost_ends_it_before_the_next_program():
@@ -275,7 +278,7 @@ def test_no_program_stays_on_disk_where_the_process_lives(tmp_path, error):
 
 def test_findings_and_progress_are_reported_at_once():
     told = []
-    folder = SimpleNamespace(readable=list, save_shown=lambda finding: told.append(finding.program.operators))
+    folder = SimpleNamespace(readable=list, save_shown=lambda finding, run: told.append(finding.program.operators))
     running = campaign(faulty("neg"), chain("add"), chain("neg"), budget=3, folder=folder)
     running.progress = lambda result, clock: told.append(result.examples)
     running.run()

@@ -194,6 +194,12 @@ def test_a_script_that_shows_nothing_checks_with_the_harness(tmp_path, monkeypat
     assert ("from pytest_regional.fuzz.oracles import" in script) == package
 
 
+def test_where_there_is_no_time_to_run_a_script_it_checks_with_the_harness(tmp_path, monkeypatch):
+    monkeypatch.setattr(folder, "shows", lambda script, text: pytest.fail("it is not to be run"))
+    script = FindingsFolder(tmp_path).save_shown(finding(), run=False).read_text()
+    assert "from pytest_regional.fuzz.oracles import" in script
+
+
 def test_a_script_has_to_say_what_was_found(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("print('still fails: KeyError: 1')\nraise SystemExit(1)\n")

@@ -305,15 +305,19 @@ class FindingsFolder:
         except FindingError:
             return float("inf")
 
-    def save_shown(self, finding: AnyFinding) -> Path:
+    def save_shown(self, finding: AnyFinding, *, run: bool = True) -> Path:
         """Save ``finding``, and run its script: where torch alone does not show it, the script checks with a harness.
 
         What shows in code for an emulated GPU need not show in C++ code, which is what the script runs.
+
+        Args:
+            finding: what is saved.
+            run: whether there is time to run the script; if not, it checks with a harness.
         """
         script = self.save(finding)
         # What takes too long has no exception, and a script that would be waited for.
         checked = finding.signature.oracle == "parity" or finding.signature.exception
-        if checked and finding.script_with_torch_alone and not shows(script, finding.signature.exception):
+        if checked and finding.script_with_torch_alone and not (run and shows(script, finding.signature.exception)):
             _write(script, finding.script)
         return script
 

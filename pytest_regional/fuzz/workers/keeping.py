@@ -33,10 +33,10 @@ class StoreFindings:
             if (finding := self._read[name, version]) is not None:
                 yield finding
 
-    def save_shown(self, finding: AnyFinding) -> Path:
+    def save_shown(self, finding: AnyFinding, *, run: bool = True) -> Path:
         """Keep a finding in the store; return the name that its script will have."""
         with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
-            script = FindingsFolder(Path(folder)).save_shown(finding)
+            script = FindingsFolder(Path(folder)).save_shown(finding, run=run)
             text = script.read_text(encoding="utf-8")
         data = {"finding": to_data(finding), "script": text, "title": finding.title, "size": finding.size}
         self._member.keep(finding.name, data)
