@@ -26,7 +26,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,10 +69,16 @@ class FindingData:
     features: frozenset[str]
 
 
-def read(source: Path) -> list[FindingData]:
-    """Return the findings of all parts below a folder, which may come from another checkout, or in a kept file."""
+def read(source: Path, seeds: Collection[int] = ()) -> list[FindingData]:
+    """Return the findings of all parts below a folder, which may come from another checkout, or in a kept file.
+
+    Args:
+        source: the folder or file.
+        seeds: of a kept file, the campaigns that began with these; all where there are none.
+    """
     if source.is_file():
-        return [finding for campaign in _kept(source) for finding in campaign.findings]
+        chosen = [one for one in _kept(source) if one.seed in seeds or not seeds]
+        return [finding for campaign in chosen for finding in campaign.findings]
     return _in_folders(source)
 
 
@@ -477,10 +483,11 @@ def match(findings: Iterable[FindingData], bugs: Iterable[KnownBug], version: st
     return found
 
 
-def report(folders: Sequence[Path], version: str) -> Iterator[str]:
+def report(folders: Sequence[Path], version: str, seeds: Collection[int] = ()) -> Iterator[str]:
     """Yield a report: a table by class with a column for each folder, then what was found, missed and not matched."""
     bugs = [bug for bug in all_bugs() if bug.stands_in(version)]
-    columns = {folder.name: (read(folder), match(read(folder), bugs, version)) for folder in folders}
+    findings_of = {folder.name: read(folder, seeds) for folder in folders}
+    columns = {name: (found, match(found, bugs, version)) for name, found in findings_of.items()}
     curves = {folder.name: list(_curve(folder, bugs, version)) for folder in folders}
     yield f"| class | stand on {version} | can be met | {' | '.join(columns)} |"
     yield "|---|---|---|" + "---|" * len(columns)
@@ -516,7 +523,7 @@ def main() -> None:
     """Run or count."""
     options = _options()
     if options.command == "count":
-        print("\n".join(report(options.folders, options.version)))
+        print("\n".join(report(options.folders, options.version, options.seeds)))
     if options.command == "keep":
         for one in keep(options.folder, options.file):
             print(
@@ -547,6 +554,9 @@ def _options() -> argparse.Namespace:
     counting = commands.add_parser("count", help="compare the findings with the known bugs")
     counting.add_argument("folders", type=Path, nargs="+", help="folders or kept files of one version of PyTorch")
     counting.add_argument("--version", required=True, choices=VERSIONS, help="the version of PyTorch that was fuzzed")
+    counting.add_argument(
+        "--seeds", type=int, nargs="*", default=(), help="of kept files, only campaigns that began with these"
+    )
     return parser.parse_args()
 
 

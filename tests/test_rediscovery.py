@@ -167,6 +167,7 @@ def test_what_a_run_found_is_kept_in_a_file(tmp_path):
 
     (folder / "inductor-native.json").write_text(json.dumps({**record, "seed": 6}))
     assert [one.seed for one in rediscovery.keep(folder, file)] == [5, 6]
+    assert [len(rediscovery.read(file, seeds)) for seeds in ((), (5,), (5, 6), (7,))] == [2, 1, 2, 0]
     lines = list(rediscovery.report([file], "2.13.0"))
     assert "  found cat_strides: a-finding, a-finding" in lines
 
