@@ -199,6 +199,11 @@ class Signature:
     operators: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
 
+    @property
+    def wants(self) -> int:
+        """How much of a program it asks for."""
+        return len(self.operators) + len(self.features)
+
     def matches(self, finding: FindingData) -> bool:
         """Return whether ``finding`` looks so."""
         return (
@@ -471,16 +476,26 @@ def match(findings: Iterable[FindingData], bugs: Iterable[KnownBug], version: st
     """Return by the name of a known bug that stands on ``version`` the findings that look like it.
 
     A finding counts for a backend that the table of known bugs lists with the bug. One of AOTAutograd counts on
-    ``aot_eager`` as well: a campaign draws the partitioner there, and the table is of its own one.
+    ``aot_eager`` as well: a campaign draws the partitioner there, and the table is of its own one. Where several
+    signatures match, those that ask for most count: a program that could not be reduced holds much that is no cause.
     """
-    found = {}
-    for bug in bugs:
-        signature = SIGNATURES.get(bug.name)
-        if bug.stands_in(version) and signature is not None:
-            backends = {backend for backend in BACKENDS if bug.stands(backend, version)}
-            backends |= {"aot_eager"} if bug.layer == "aot_autograd" else set()
-            found[bug.name] = [each.name for each in findings if each.backend in backends and signature.matches(each)]
+    standing = {bug.name: bug for bug in bugs if bug.stands_in(version) and bug.name in SIGNATURES}
+    found: dict[str, list[str]] = {name: [] for name in standing}
+    for each in findings:
+        matching = {
+            name: SIGNATURES[name].wants
+            for name, bug in standing.items()
+            if each.backend in _backends(bug, version) and SIGNATURES[name].matches(each)
+        }
+        for name, wants in matching.items():
+            if wants == max(matching.values()):
+                found[name].append(each.name)
     return found
+
+
+def _backends(bug: KnownBug, version: str) -> set[str]:
+    backends = {backend for backend in BACKENDS if bug.stands(backend, version)}
+    return backends | {"aot_eager"} if bug.layer == "aot_autograd" else backends
 
 
 def report(folders: Sequence[Path], version: str, seeds: Collection[int] = ()) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -65,6 +66,23 @@ def test_another_finding_is_no_such_bug(tmp_path, changed):
     findings = rediscovery.read(folder_with(tmp_path, **changed))
 
     assert not rediscovery.match(findings, all_bugs(), "2.13.0")["cat_strides"]
+
+
+def test_of_several_bugs_the_one_that_asks_for_most_is_meant():
+    """A program that was not reduced holds an ``erf``, and draws that change places when a region is entered again."""
+    whole = rediscovery.FindingData(
+        "a-finding", "torch", "parity run value of output", frozenset({"erf", "dropout"}), frozenset()
+    )
+    again = dataclasses.replace(whole, features=frozenset({"region:entered again"}))
+    names = {
+        one: {
+            name
+            for name, found in rediscovery.match([one], all_bugs(), "2.15.0").items()
+            if found and name in ("erf_near_zero", "draws_change_order")
+        }
+        for one in (whole, again)
+    }
+    assert names == {whole: {"erf_near_zero"}, again: {"draws_change_order"}}
 
 
 def test_a_number_in_the_program_may_be_what_is_large(tmp_path):
