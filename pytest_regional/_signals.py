@@ -71,7 +71,7 @@ NAMES = ("SIGTERM", "SIGHUP", "SIGQUIT")
 
 
 class EndedBySignal(KeyboardInterrupt):
-    """A signal asked the process to end; pytest ends a run so, and nobody catches it by mistake.
+    """A signal asked the process to end; pytest ends a run so, and no test catches it by mistake.
 
     It is no :class:`Exception`: compilers catch any of those, and the run would go on.
     """
