@@ -89,7 +89,7 @@ def bernoulli_draws_otherwise(regional):
     parity(regional, program, regional.full((3, 3), 0.5, dtype=torch.float64))
 
 
-@bugs(layer="inductor", torch=">=2.13", notices="value", in_region=False)
+@bugs(layer="inductor", torch=">=2.13", notices="value", in_region=False, requires=("mutation",))
 def draws_behind_transposed_write(regional):
     """``rand_like`` of an input that was written through its transpose draws by columns."""
 

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 
 LOOK = """
     import torch._dynamo  # what it changes in the interpreter is there either way
-    import gc, json, os, random, resource, signal, sys, threading
+    import gc, json, os, random, resource, signal, subprocess, sys, threading
     import numpy
 
     def state(stream):
@@ -43,7 +43,7 @@ LOOK = """
         "options": (sys._xoptions, sys.warnoptions),
         "folder": os.getcwd(),
         "environment": dict(os.environ),
-        "of programs": sorted(os.popen("env -0").read().split(chr(0))),
+        "of programs": sorted(subprocess.run(["env", "-0"], capture_output=True, text=True).stdout.split(chr(0))),
         "mask": os.umask(0),
         "limits": [resource.getrlimit(number) for number in range(16)],
         "processors": sorted(os.sched_getaffinity(0)),
