@@ -1,6 +1,7 @@
 """The reducer: what it takes away, what it keeps, and when it stops."""
 
 import random
+from collections import Counter
 
 import pytest
 
@@ -8,6 +9,7 @@ from pytest_regional.fuzz import Block, Context, Program, Region, Step
 from pytest_regional.fuzz.draw.graphs import random_program
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.building import check_buildable
+from pytest_regional.fuzz.operators.table import operator_named
 from pytest_regional.fuzz.shrink.candidates import Candidate, cost, rebuild
 from pytest_regional.fuzz.shrink.edits import EDITS, reduce_program
 
@@ -107,6 +109,31 @@ def test_a_dtype_that_matters_stays():
     program = chain("sin", "cos", arguments=(TensorInput((4,), "bfloat16"),))
     small = reduce_program(program, lambda program: program.arguments[0].dtype == "bfloat16")
     assert (small.arguments[0].dtype, small.arguments[0].shape, len(small.steps)) == ("bfloat16", (), 1)
+
+
+def test_of_each_family_few_operators_are_asked():
+    asked = []
+
+    def only_this_one(program):
+        asked.append(program.operators[0])
+        return program.operators == ("argsort",)
+
+    distinct = TensorInput((2,), content="distinct")
+    small = reduce_program(Program((distinct,), (Step("argsort", (0,), (("dim", 0),), (1,)),), (1,)), only_this_one)
+    assert small.operators == ("argsort",)
+    families = Counter(operator_named(name).family for name in set(asked) - {"argsort"})
+    assert families["pointwise"] == 2
+    assert len(families) > 3
+    assert max(families.values()) == 2
+
+
+def test_the_first_of_a_family_takes_the_place_of_the_others():
+    def sorts(program):
+        return any(operator_named(step.operator).family == "sort" for step in program.steps)
+
+    step = Step("sort_descending", (0,), (("dim", 0),), (1, 2))
+    program = Program((TensorInput((2,), content="distinct"),), (step,), (1,))
+    assert reduce_program(program, sorts).operators == ("sort",)
 
 
 def test_attempts_are_limited():
