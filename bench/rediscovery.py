@@ -169,7 +169,6 @@ def _finding(path: Path) -> FindingData:
     words |= {f"input:{each['content']}" for each in inputs if "content" in each}
     words |= {"training"} if program.get("training") else set()
     words |= {"dynamic"} if program.get("dynamic") or any(each.get("dynamic") for each in inputs) else set()
-    words |= {f"setting:{name}" for name, _ in program.get("settings", [])}
     words |= {"large"} if "input:large" in words or any(map(_has_large_number, steps)) else set()
     return FindingData(
         path.stem,
@@ -280,7 +279,6 @@ SIGNATURES: Mapping[str, Signature] = {
     "erf_near_zero": Signature("value of", ("(aten_)?(erf|gelu).*",)),
     "casts_down_and_up": Signature("value of", ("rounded_.*|to_(b?float16)",)),
     "product_compared_unrounded": Signature("value of", ("eq|ne|aten_(eq|ne)_Tensor", ".*mul.*"), ("dtype:bfloat16",)),
-    "mix_order_float64": Signature("value of", (".*(sum|mean).*",), ("dtype:float64",)),
     # Gradients
     "hessian_of_trace": Signature("value of", ("hessian|forward_over_reverse",)),
     "recomputed_from_written_input": Signature(
@@ -335,11 +333,7 @@ SIGNATURES: Mapping[str, Signature] = {
     "sum_of_gradients_divides_region": Signature("^plan .*partitions"),
     "gradient_of_op_in_place_leaves_region": Signature("^plan .*(partitions|outside|annotat)", (".*_",)),
     # Rewrites
-    "decomposed_product_without_factors": Signature(
-        "value of", (".*addmm.*|linear",), ("setting:post_grad_fusion_options",)
-    ),
     "softmax_over_another_dimension": Signature("value of", (".*attention.*|softmax|aten_softmax.*",)),
-    "convolution_by_keywords": Signature("^compiles", (".*conv.*",)),
     # Strides
     "cat_strides": Signature(_STRIDE, ("cat.*|stack",)),
     "masked_fill_strides": Signature(_STRIDE, ("(aten_)?masked_fill_.*",)),
@@ -365,6 +359,10 @@ OUT_OF_REACH: Mapping[str, str] = {
     "python_random_after_a_guard": "numbers drawn by Python's random",
     "pseudoinverse_of_complex": "no operator of linear algebra is drawn: few of their results are unique",
     "annotation_mistakes": "an annotation with a misspelt key",
+    **dict.fromkeys(
+        ("mix_order_float64", "decomposed_product_without_factors", "convolution_by_keywords"),
+        "a setting of Inductor that is off unless somebody asks for it: these campaigns draw no settings",
+    ),
     **dict.fromkeys(
         (
             "one_minus_bool",
