@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_regional.fuzz.model.arguments import CONTENT_SOURCES, LAYOUTS, PARTS, TensorInput
 from pytest_regional.fuzz.model.building import Builder, Refused
+from pytest_regional.fuzz.model.evaluation import REFUSALS
 from pytest_regional.fuzz.model.program import Block, Program, Region, Step
 from pytest_regional.fuzz.operators.operator import Picks
 from pytest_regional.fuzz.operators.table import operator_named, operators
@@ -58,7 +59,7 @@ def rebuild(candidate: Candidate, original: Program, *, elements: int | None = N
     """
     try:
         builder = Builder(candidate.arguments, candidate.blocks, elements=elements)
-    except (RuntimeError, ValueError, IndexError):
+    except REFUSALS:
         return None  # an edited argument that has no such layout or alias
     before = _values_of(original)
     substitutes: dict[int, int] = {}

@@ -7,7 +7,7 @@ import pytest
 
 from pytest_regional.fuzz import Block, Context, Program, Region, Step
 from pytest_regional.fuzz.draw.graphs import random_program
-from pytest_regional.fuzz.model.arguments import TensorInput
+from pytest_regional.fuzz.model.arguments import PARTS, TensorInput
 from pytest_regional.fuzz.model.building import check_buildable
 from pytest_regional.fuzz.operators.table import operator_named
 from pytest_regional.fuzz.shrink.candidates import Candidate, cost, rebuild
@@ -175,6 +175,16 @@ def test_what_is_returned_was_seen_to_fail_with_the_same_numbers():
     small = reduce_program(chain("sin", "cos", "tanh", "sigmoid", scope=(A,)), fails)
 
     assert small == seen[-1]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_an_input_of_no_dimension_has_no_part_of_some_kinds(part):
+    arguments = (TensorInput((4, 4)), TensorInput((4, 4), alias_of=0, part=part))
+    program = Program(arguments, (Step("sin", (1,), (), (2,)),), (2,))
+    small = reduce_program(
+        program, lambda smaller: (smaller.arguments[-1].part, smaller.arguments[-1].alias_of) == (part, 0)
+    )
+    check_buildable(small)
 
 
 def test_every_edit_makes_drafts_that_settle_or_are_nothing():
