@@ -262,6 +262,7 @@ SIGNATURES: Mapping[str, Signature] = {
         "effect_token|graph_capture_wrappers", ("inverse|solve|cholesky.*|aten_linalg.*",)
     ),
     "sum_of_one_element": Signature("value of", ("sum.*|aten_sum.*|prod|mean.*|amax|amin", "custom_.*")),
+    "write_through_dropout": Signature(f"{_INPUT}|{_ALIAS}|value of", ("dropout_(in_eval|of_none)",)),
     # Caches
     "empty_backward_is_not_saved": Signature("^(warm|caches) restart"),
     # Sizes that are symbols
@@ -285,6 +286,7 @@ SIGNATURES: Mapping[str, Signature] = {
         f"{_GRADIENT}|modified by an inplace", (".*_|custom_.*|copy_.*|foreach_.*|set_.*",), ("training",)
     ),
     "gradient_of_overlapping_output": Signature(_GRADIENT, ("unfold|as_strided|expand.*",)),
+    "gradient_of_marked_dirty": Signature(_GRADIENT, ("function_marks_dirty",)),
     "write_by_gradient": Signature(
         "^compiles backward|^compiles run RuntimeError", ("(aten_)?(mul|add|sub|div|addcmul)_.*",)
     ),

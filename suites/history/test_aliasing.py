@@ -348,6 +348,17 @@ def sum_of_one_element(regional):
     regional.assert_parity(program, regional.randn(1), regional.randn(1))
 
 
+@bugs(layer="aot_autograd", torch="<2.15", notices="input state")
+def write_through_dropout(regional):
+    """Dropout that drops nothing is its input itself; compiled, it is a copy, and a write to it is lost."""
+
+    def program(x):
+        torch.nn.functional.dropout(x, 0.5, False).mul_(2)
+        return x + 1
+
+    parity(regional, program, regional.randn(4))
+
+
 @pytest.mark.parametrize("bug", bugs.cases())
 def test_known_bug(regional, bug, record_property):
     assert_as_listed(bug, regional, record_property)

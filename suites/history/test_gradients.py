@@ -169,6 +169,30 @@ def condition_and_nested_region(regional):
     regional.assert_parity(program, regional.randn(3, 3, requires_grad=True))
 
 
+class AddInPlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        x.add_(y)
+        ctx.mark_dirty(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, grad
+
+
+@bugs(layer="dynamo", torch="<2.13", notices="gradient", requires=("mutation",))
+def gradient_of_marked_dirty(regional):
+    """An ``autograd.Function`` writes its first input and marks it dirty: its second one gets no gradient."""
+
+    def program(x):
+        y = torch.sin(x)
+        AddInPlace.apply(y, x)
+        return y
+
+    parity(regional, program, regional.randn(4, requires_grad=True))
+
+
 @pytest.mark.parametrize("bug", bugs.cases())
 def test_known_bug(regional, bug, record_property):
     assert_as_listed(bug, regional, record_property)
