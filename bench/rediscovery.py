@@ -167,6 +167,7 @@ def _finding(path: Path) -> FindingData:
     inputs = program.get("arguments", [])
     words = {f"dtype:{each['dtype']}" for each in inputs if "dtype" in each}
     words |= {f"input:{each['content']}" for each in inputs if "content" in each}
+    words |= {"input:scalar"} if any(each.get("shape") == [] for each in inputs) else set()
     words |= {"training"} if program.get("training") else set()
     words |= {"dynamic"} if program.get("dynamic") or any(each.get("dynamic") for each in inputs) else set()
     words |= {"large"} if "input:large" in words or any(map(_has_large_number, steps)) else set()
@@ -250,7 +251,8 @@ SIGNATURES: Mapping[str, Signature] = {
     ),
     "flatten_of_flat": Signature(_ALIAS, ("flatten",)),
     "whole_slice_scatter": Signature(_ALIAS, ("(aten_)?slice_scatter",)),
-    "product_with_ones": Signature(_ALIAS, ("ones_like|new_ones|full_like", "mul.*|kron|outer|aten_mul.*")),
+    # With torch 2.15 a number is enough: ``x * 1.0``.
+    "product_with_ones": Signature(_ALIAS, ("mul.*|kron|outer|aten_mul.*|div.*|aten_div.*",)),
     "transposed_twice": Signature(_ALIAS, ("matrix_transpose|mT|mH|adjoint",)),
     "write_through_view_of_expanded": Signature("gen_alias_from_base|meta_copy_", ("diagonal|select|zero_row",)),
     "write_to_windows": Signature(_INPUT, ("unfold",)),
@@ -262,6 +264,7 @@ SIGNATURES: Mapping[str, Signature] = {
         "effect_token|graph_capture_wrappers", ("inverse|solve|cholesky.*|aten_linalg.*",)
     ),
     "sum_of_one_element": Signature("value of", ("sum.*|aten_sum.*|prod|mean.*|amax|amin", "custom_.*")),
+    "number_written_by_operator": Signature("value of", ("custom_(mutating.*|exchange)",), ("input:scalar",)),
     "write_through_dropout": Signature(f"{_INPUT}|{_ALIAS}|value of", ("dropout_(in_eval|of_none)",)),
     # Caches
     "empty_backward_is_not_saved": Signature("^(warm|caches) restart"),

@@ -348,6 +348,18 @@ def sum_of_one_element(regional):
     regional.assert_parity(program, regional.randn(1), regional.randn(1))
 
 
+@bugs(layer="inductor", notices="value", requires=("custom_ops",), but=COPIED_OUTSIDE)
+def number_written_by_operator(regional):
+    """A custom operator writes an input without dimensions: what is read before sees the write."""
+
+    def program(x, y):
+        before = x.sin()
+        add_to(x, y)
+        return before
+
+    parity(regional, program, regional.tensor(1.5), regional.tensor(2.0))
+
+
 @bugs(layer="aot_autograd", torch="<2.15", notices="input state")
 def write_through_dropout(regional):
     """Dropout that drops nothing is its input itself; compiled, it is a copy, and a write to it is lost."""
