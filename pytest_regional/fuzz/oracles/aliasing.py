@@ -12,7 +12,7 @@ from pytest_regional.fuzz.oracles.example_run import ExampleRun
 from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle, kinds_of
 from pytest_regional.fuzz.oracles.parity import mismatches_of, raise_failure, without_fake_strides
 from pytest_regional.harness.parity.captured import dense_value
-from pytest_regional.harness.parity.compare import BadProgramError, Mismatch, compare
+from pytest_regional.harness.parity.compare import BadProgramError, Mismatch
 from pytest_regional.harness.parity.inputs import other_form
 from pytest_regional.harness.parity.state import same_bytes
 
@@ -33,9 +33,7 @@ def check_alias_probe(example: ExampleRun) -> None:
         expected = example.expected[0]
         found = [
             Mismatch(mismatch.where, mismatch.kind, f"after writes to the results of other calls: {mismatch.detail}")
-            for mismatch in without_fake_strides(
-                example, expected.inputs, compare(expected.eager, again, expected.fp64).mismatches
-            )
+            for mismatch in without_fake_strides(example, expected.inputs, expected.compared(again).mismatches)
         ]
     if found:
         detail = "; ".join(map(str, found[:4]))

@@ -27,6 +27,7 @@ from pytest_regional.harness.parity.compare import Mismatch, ParityReport, check
 from pytest_regional.harness.parity.execution import Execution, execute
 from pytest_regional.harness.parity.fp64_reference import precision_of
 from pytest_regional.harness.parity.inputs import Form
+from pytest_regional.harness.parity.noise import Noise, NoiseSource
 from pytest_regional.harness.parity.tolerance import Exactness
 from pytest_regional.harness.pre_grad_passes import counting_pass
 from pytest_regional.harness.record import GeneratedCode
@@ -35,11 +36,19 @@ from pytest_regional.harness.regional import Regional
 
 @dataclass(frozen=True, eq=False)
 class ExpectedResults:
-    """One set of inputs, with what eager and float64 make of it."""
+    """One set of inputs, with what eager and float64 make of it.
+
+    ``noise`` measures what rounding does to eager; None where a float64 run is all that says how exact eager is.
+    """
 
     inputs: tuple[torch.Tensor, ...]
     eager: Execution
     fp64: Execution | None
+    noise: NoiseSource | None = None
+
+    def compared(self, execution: Execution, exact: Mapping[str, Exactness] | None = None) -> ParityReport:
+        """Return how ``execution`` differs from eager; ``exact`` as in :func:`compare`."""
+        return compare(self.eager, execution, self.fp64, noise=self.noise, exact=exact or {})
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +136,22 @@ class ExampleRun:
             if precision is not None:
                 with never_compiled(tracing=False):  # Dynamo would trace past the rounding, and keep what it traced
                     eager.coarse = self.execute(fn, inputs, precision=precision)
-            return ExpectedResults(inputs, eager, self.execute(fn, inputs, fp64=True))
+            fp64 = self.execute(fn, inputs, fp64=True)
+        return ExpectedResults(inputs, eager, fp64, self._noise(fn, inputs, eager))
+
+    def _noise(self, fn: Any, inputs: tuple[torch.Tensor, ...], eager: Execution) -> NoiseSource | None:
+        """Return what measures eager's rounding, for an emulated GPU.
+
+        Its eager is the CPU's, which sums up in float64 where a GPU, and code for it, sums up in float32 (``cumsum``).
+        """
+        if self.mode != "emulated":
+            return None
+
+        def rounded_otherwise(seed: int) -> Execution:
+            with self.regional._observer.paused():
+                return self.execute(fn, inputs, rounding=seed)
+
+        return Noise.source_of_executions(eager, rounded_otherwise)
 
     def execute(self, fn: Any, inputs: tuple[torch.Tensor, ...], *, fp64: bool = False, **more: Any) -> Execution:
         """Run ``fn`` once as the program says: backpropagated through, or without gradients."""
@@ -258,7 +282,7 @@ class ExampleRun:
     def report(self, call: int, run: Run | None = None) -> ParityReport:
         """Return how the call differs from eager."""
         expected, execution = self.expected[call], (run or self.cold).executions[call]
-        return compare(expected.eager, execution, expected.fp64, exact=self.exact)
+        return expected.compared(execution, self.exact)
 
     @cached_property
     def exact(self) -> Mapping[str, Exactness]:

@@ -13,7 +13,7 @@ from pytest_regional.fuzz.model.program import Program, ProgramError
 from pytest_regional.fuzz.oracles.example_run import ExampleRun, ExpectedResults
 from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle, kinds_of
 from pytest_regional.fuzz.oracles.parity import without_fake_strides
-from pytest_regional.harness.parity.compare import BadProgramError, compare
+from pytest_regional.harness.parity.compare import BadProgramError
 from pytest_regional.harness.raised import message_of, origin_of, root_of
 
 #: What sizes grow by: the first other size makes Dynamo compile again, with symbols, and those serve the second.
@@ -51,9 +51,7 @@ def _check(example: ExampleRun, compiled: Any, expected: ExpectedResults, what: 
             f"{what}: eager runs, the backend raises {type(root).__name__}: {message_of(root)}",
             origin=origin_of(execution.exception, getattr(example.regional._spec.factory, "__module__", "")),
         ) from execution.exception
-    mismatches = without_fake_strides(
-        example, expected.inputs, compare(expected.eager, execution, expected.fp64).mismatches
-    )
+    mismatches = without_fake_strides(example, expected.inputs, expected.compared(execution).mismatches)
     if mismatches:
         detail = f"{what}: {'; '.join(map(str, mismatches[:4]))}"
         raise example.violation("further_calls", "run", detail, origin=kinds_of(mismatches))

@@ -56,7 +56,7 @@ def check_retained_backward(example: ExampleRun) -> None:
     with patched_config(FUNCTORCH, {"donated_buffer": False}):
         run = example.run(example.program, calls=1, around=_backpropagating)
     raise_failure(example, run, "retained_backward", "backward")
-    mismatches = compare(expected.eager, run.executions[0], expected.fp64).mismatches
+    mismatches = expected.compared(run.executions[0]).mismatches
     inputs = example.expected[0].inputs
     wrong = without_fake_strides(example, inputs, [mismatch for mismatch in mismatches if "grad" in mismatch.where])
     if wrong:

@@ -358,3 +358,29 @@ def test_oracles_of_capture_are_told_apart():
 
     error = broken(BackendSpec("faulty", lambda: wrong, GraphCapabilities()), chain(("sin", ())), "further_calls")
     assert not error.without_backend
+
+
+RUNNING_SUM = Program(
+    (TensorInput((3, 66)), TensorInput((66, 3), layout="strided", content="positive"), TensorInput((66,))),
+    (Step("cumsum", (2,), (("dim", 0),), (3,)), Step("atan", (3,), (), (4,))),
+    (4,),
+)
+
+
+def test_a_gpu_may_sum_up_in_another_order_than_the_cpu():
+    """The CPU sums up in float64: its result is no measure for what a GPU computes in float32."""
+    with regional("inductor", "cuda-emulated", expects_regions=False) as harness:
+        result = check(harness, RUNNING_SUM, mode="emulated", oracles=["parity"])
+    assert result.oracles == ("parity",)
+
+
+def test_what_is_more_than_rounding_is_noticed_on_a_gpu():
+    def call(gm, inputs):
+        return [value * (1 + 1e-5) for value in gm(*inputs)]
+
+    backend = dynamo_backend(call)
+    with (
+        regional(backend, "cuda-emulated", expects_regions=False) as harness,
+        pytest.raises(OracleViolationError, match="value of output|elements differ"),
+    ):
+        check(harness, RUNNING_SUM, mode="emulated", oracles=["parity"])
