@@ -82,7 +82,7 @@ def check_input_forms(example: ExampleRun) -> None:
         raise NoClaim("no inputs use one storage")
     if form == "storage" and example.trains and Memory(example.program).inputs_written:
         raise NoClaim("AOTAutograd trains with writes to inputs of one storage only if they are views of one tensor")
-    other = ExampleRun(example.regional, example.program, example.mode, blame=False, form=form)
+    other = example.of(example.program, form=form)
     try:
         _ = other.expected
     except BadProgramError as error:

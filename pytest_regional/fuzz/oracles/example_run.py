@@ -109,6 +109,11 @@ class ExampleRun:
         self.regional, self.program, self.mode = regional, program, mode
         self.blame, self.checks_boundary, self.form, self.alone = blame, checks_boundary, form, alone
 
+    def of(self, program: Program, *, form: Form | None = None) -> ExampleRun:
+        """Return the run of another program, or with inputs in another form, by what compiles this one."""
+        form = form or self.form
+        return ExampleRun(self.regional, program, self.mode, blame=False, form=form, alone=self.alone)
+
     # Eager
 
     @cached_property

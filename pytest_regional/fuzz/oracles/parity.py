@@ -224,7 +224,7 @@ def check_inference(example: ExampleRun) -> None:
     if not example.trains:
         raise NoClaim("the program is for inference already")
     _ = example.cold
-    inference = ExampleRun(example.regional, replace(example.program, training=False), example.mode, blame=False)
+    inference = example.of(replace(example.program, training=False))
     run = inference.run(inference.program)
     raise_failure(inference, run, "inference")
     mismatches = without_fake_strides(inference, inference.expected[0].inputs, mismatches_of(inference, run))

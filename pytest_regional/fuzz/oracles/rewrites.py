@@ -53,9 +53,7 @@ def check_rewrites(example: ExampleRun) -> None:
     rewrite = rewritten(example.program, random.Random(example.program.source), disclaimed(example.regional._spec))
     if rewrite is None:
         raise NoClaim("no rewrite fits the program")
-    other = ExampleRun(
-        example.regional, rewrite.program, example.mode, blame=False, form=example.form, alone=example.alone
-    )
+    other = example.of(rewrite.program)
     try:
         _ = other.expected
     except BadProgramError as error:

@@ -348,7 +348,17 @@ def test_refused_sees_a_backend_that_runs_it():
     assert error.origin == "nothing raised for IndexError"
 
 
-def test_oracles_of_capture_are_told_apart():
+@pytest.mark.parametrize(
+    ("oracle", "program"),
+    [
+        ("further_calls", chain(("sin", ()))),
+        ("rewrites", chain(("sin", ()), ("cos", ()))),
+        ("integer_twin", chain(("neg", ()))),
+        ("inference", chain(("sin", ()), training=True)),
+        ("input_forms", VIEWS),
+    ],
+)
+def test_oracles_of_capture_are_told_apart(oracle, program):
     """What goes wrong on AOTAutograd alone is no defect of the backend."""
 
     def wrong(gm, example_inputs):
@@ -356,7 +366,7 @@ def test_oracles_of_capture_are_told_apart():
             gm, example_inputs
         )
 
-    error = broken(BackendSpec("faulty", lambda: wrong, GraphCapabilities()), chain(("sin", ())), "further_calls")
+    error = broken(BackendSpec("faulty", lambda: wrong, GraphCapabilities()), program, oracle)
     assert not error.without_backend
 
 
