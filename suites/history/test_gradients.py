@@ -181,7 +181,7 @@ class AddInPlace(torch.autograd.Function):
         return grad, grad
 
 
-@bugs(layer="dynamo", torch="<2.13", notices="gradient", requires=("mutation",))
+@bugs(layer="dynamo", torch="<2.13", notices="gradient", requires=("higher_order_operators", "mutation"))
 def gradient_of_marked_dirty(regional):
     """An ``autograd.Function`` writes its first input and marks it dirty: its second one gets no gradient."""
 
