@@ -116,11 +116,14 @@ def children(number: int) -> Iterator[int]:
 
 
 def _below(number: int, but: Callable[[int], bool] = lambda _: False) -> list[Process]:
-    found, family = [], {number}
+    found, family, servers = [], {number}, set()
     for process in sorted(_processes(), key=lambda one: (one.began, one.number)):
         if process.parent in family and not but(process.number):
             family.add(process.number)
-            if process.name != _SERVER:
+            # What a server has just forked has its name for a moment.
+            if process.name == _SERVER and process.parent not in servers:
+                servers.add(process.number)
+            else:
                 found.append(process)
     return found
 

@@ -385,6 +385,14 @@ def test_a_limit_on_time_ends_the_processes_and_not_the_server(started, fork):
         assert process.wait(20) == -signal.SIGKILL
 
 
+def test_what_a_server_has_just_forked_is_no_server(monkeypatch):
+    """It has the name of the server until it gives it up."""
+    server = _processes.Process(2, os.getpid(), 1, _processes._SERVER)
+    forked = _processes.Process(3, server.number, 2, _processes._SERVER)
+    monkeypatch.setattr(_processes, "_processes", lambda: iter([forked, server]))
+    assert _processes.started_after(set()) == [forked.number]
+
+
 def test_it_has_a_folder_of_its_own_until_it_ends(started):
     server = started()
     server.start()
