@@ -321,6 +321,7 @@ SIGNATURES: Mapping[str, Signature] = {
     "order_of_dropouts": Signature("value of", ("dropout|rand_like|rand",)),
     "bernoulli_draws_otherwise": Signature(f"{_VALUE}|{_INPUT}|{_DRAWS}", (".*bernoulli.*",)),
     "draws_behind_transposed_write": Signature(_VALUE, ("rand_like|noise", "transpose_add_")),
+    "permutation_is_drawn_twice": Signature("value of", ("randperm", "index.*|take.*|gather|permuted")),
     "unused_checkpoint_drops_draws": Signature(f"{_VALUE}|{_DRAWS}", ("checkpoint.*",)),
     "checkpoint_draws_without_gradient": Signature("remat_using_tags"),
     "backward_draws_for_nothing": Signature(_DRAWS, (), ("training",)),

@@ -10,6 +10,8 @@ import torch._inductor.config
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
+from pytest_regional import torch_matches
+
 from .checks import next_draw, parity, same
 from .known_bugs import BugClass, BugNoticedError, assert_as_listed
 
@@ -98,6 +100,19 @@ def draws_behind_transposed_write(regional):
         return torch.rand_like(x)
 
     regional.assert_parity(program, regional.zeros(2, 2))
+
+
+@bugs(layer="inductor", torch=">=2.15", notices="value")
+def permutation_is_drawn_twice(regional):
+    """``p = randperm(n)``, then ``p[p]``: two permutations are drawn, and one is indexed by the other."""
+    if torch_matches("<2.15"):
+        pytest.skip("before torch 2.15 the program does not compile (index_by_permutation)")
+
+    def program(x):
+        p = torch.randperm(6, device=x.device)
+        return p, p[p]
+
+    parity(regional, program, regional.randn(4))
 
 
 def noisy(x):
