@@ -89,8 +89,8 @@ _SIMPLEST = ("sin", "neg", "clone")
 def simplify_operators(program: Program) -> Iterator[Candidate]:
     """Replace an operator by a simpler one that takes as many operands, parameters and results: few of each family.
 
-    If no simple operator of a family shows a failure, the others hardly do, and there are up to two hundred: to ask
-    them all took half of the time of reducing.
+    If no simple operator of a family shows a failure, the others hardly do, and there are up to two hundred
+    (``docs/fuzzing-programs.md`` says what asking them all cost).
     """
     for place, step in enumerate(program.steps):
         operator = operator_named(step.operator)
