@@ -82,7 +82,7 @@ def _backpropagating(fn: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(*inputs: Any) -> Any:
         output = fn(*inputs)
-        roots = list({id(leaf): leaf for leaf in flatten(output)[0] if _wants_gradient(leaf)}.values())
+        roots = [leaf for leaf in flatten(output)[0] if _wants_gradient(leaf)]
         cotangents = [random_cotangent(root, 0, index) for index, root in enumerate(roots)]
         if roots:
             torch.autograd.backward(roots, cotangents, retain_graph=True)

@@ -179,6 +179,14 @@ def test_a_graph_is_kept_although_a_backward_could_overwrite_what_was_saved(chec
         assert check(harness, program, oracles=["retained_backward"]).oracles == ("retained_backward",)
 
 
+def test_equal_results_that_are_one_tensor_add_up_as_two_do():
+    """AOTAutograd returns one tensor for both; parity reports that, and the gradients are right."""
+    twice = tuple(Step("layer_norm_affine", (0, 0, 0), results=(result,)) for result in (1, 2))
+    program = Program((TensorInput((4,), requires_grad=True),), twice, (1, 2))
+    with regional("aot_eager", "cpu", expects_regions=False) as harness:
+        assert check(harness, program, oracles=["retained_backward"]).oracles == ("retained_backward",)
+
+
 def test_parity_runs_one_backward_alone(checked):
     with regional(faulty(edit=saved_overwritten), "cpu", expects_regions=False) as harness:
         assert check(harness, SAVING, mode="interpret", oracles=["parity"]).oracles == ("parity",)
