@@ -216,6 +216,7 @@ class Builder:
             if not wanted(operands[position], *operands[:position]):
                 raise Refused(f"operand {position} of {operator.name} does not suit")
         ranges = self._ranges_of(operator, step, operands)
+        self._check_bits(operator, operands, ranges[operator.results :])
         tensors = self._evaluated(operator, step, before)
         if len(tensors) != operator.results:
             raise Refused(f"{operator.name} makes other results than the table says")
@@ -304,6 +305,20 @@ class Builder:
             raise Refused(f"{operator.name} would write into the memory of an input that wants a gradient")
         if targets & inputs and not operator.writes_constants and any(value.requires_grad for value in operands):
             raise Refused(f"{operator.name} would make an input want a gradient that did not")
+
+    def _check_bits(self, operator: Operator, operands: Sequence[ProgramValue], written: Sequence[ValueRange]) -> None:
+        """Refuse writes of numbers that round into memory that is read as bits, and writes of bits."""
+        for position, held in zip(operator.writes, written, strict=True):
+            target = operands[position]
+            for value in self.values.values():
+                one_kind = value.is_bool or value.tensor.is_complex() or value.dtype == target.dtype
+                if one_kind or target.tensor.is_complex() or memory_of(value.tensor) != memory_of(target.tensor):
+                    continue
+                # Numbers are viewed as integers of as many bits at most; no operator views them the other way.
+                if not value.is_integer or value.tensor.element_size() > target.tensor.element_size():
+                    raise Refused(f"{operator.name} would write to the bits of another number")
+                if not (held.exact and held.zeros):
+                    raise Refused(f"{operator.name} would write numbers that may be rounded, and their bits are read")
 
     @functools.cached_property
     def shared_inputs(self) -> frozenset[int]:

@@ -90,6 +90,21 @@ def test_signs_of_zeros_are_not_known_of_sums():
     builder.add(Step("signbit", (0,)))
 
 
+def test_what_is_read_as_bits_is_not_rounded_by_a_later_write():
+    """Inductor rounds once what several writes make: as good a float16 as eager's, but other bits."""
+    viewed = Step("bits_of_float16", (0,))
+    built("whole", viewed, Step("aten_neg_", (0,)), dtype="float16")
+    with pytest.raises(Refused, match="may be rounded"):
+        built("whole", viewed, Step("sin_", (0,)), dtype="float16")
+    with pytest.raises(Refused, match="does not suit"):
+        built("whole", Step("sin_", (0,)), viewed, dtype="float16")
+
+
+def test_bits_of_another_number_are_not_written():
+    with pytest.raises(Refused, match="bits of another number"):
+        built("whole", Step("bits_of_float16", (0,)), Step("aten_neg_", (2,)), dtype="float16")
+
+
 def test_units_of_ranges():
     half, whole = constant(0.5), integers(-3, 3)
     assert total(half, whole).unit == 0.5
