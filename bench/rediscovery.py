@@ -234,6 +234,9 @@ SIGNATURES: Mapping[str, Signature] = {
     "unbind_of_alias": Signature("gen_alias_from_base", ("unbind",)),
     "split_of_alias": Signature("gen_alias_from_base", ("tensor_split",)),
     "bits_of_alias": Signature("gen_alias_from_base", ("view_bits|bits_of_.*|aten_view_dtype",)),
+    "slice_of_alias": Signature(
+        "^parity .*value of output", ("head|narrow|slice.*|chunk|split|select|literal_index",), ("input:alias",)
+    ),
     "view_is_the_tensor_itself": Signature(
         _ALIAS,
         (

@@ -187,6 +187,18 @@ def bits_of_alias(regional):
     regional.assert_parity(program, *shared(regional, ()))
 
 
+@bugs(layer="aot_autograd", notices="value", in_region=False)
+def slice_of_alias(regional):
+    """A slice of one of two inputs that share memory is returned while the other is written: it is another slice."""
+
+    def program(x, y):
+        x.neg_()
+        return y[:2]
+
+    memory = regional.arange(12.0)
+    regional.assert_parity(program, memory[2:8], memory[4:])
+
+
 @bugs(layer="inductor", torch="<2.15", notices="alias")
 def view_is_the_tensor_itself(regional):
     """A value and a view of all of it are returned: the caller gets one tensor twice."""
