@@ -266,10 +266,10 @@ def _with_zeros(
 
 
 def _copy_of(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    made = torch.fx.GraphModule(gm, torch.fx.Graph())
-    made.graph.output(made.graph.graph_copy(gm.graph, {}))
-    made.recompile()
-    return made
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    # Made of the finished graph, it has the modules that the graph names: bodies of nested regions and of branches.
+    return torch.fx.GraphModule(gm, graph)
 
 
 class _Values:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional._region import AnnotationError
@@ -40,7 +42,10 @@ def culprit_of(regional: Regional, check: Callable[[], object], *, seconds: floa
         BadProgramError: the program fails in eager.
         AnnotationError: it has a wrong annotation.
     """
-    folders = map(str, itertools.count())
+    searches = regional.folder / "blame"
+    searches.mkdir(parents=True, exist_ok=True)
+    # Only for this search, and one for each experiment: a cache would answer with what another one compiled.
+    folders = map(Path(tempfile.mkdtemp(dir=searches)).joinpath, map(str, itertools.count()))
 
     seen: dict[str, CompileFacts] = {}
     spec, has_regions = regional._spec, bool(regional.supports("regions"))
@@ -49,12 +54,9 @@ def culprit_of(regional: Regional, check: Callable[[], object], *, seconds: floa
     def reproduce(change: Change) -> Signature:
         regional.restart()
         facts = seen[change.sentence] = CompileFacts()
-        # A folder for each: a cache would answer with what was compiled without the change. And the same draws for all.
-        folder = regional.folder / "blame" / next(folders)
-        alone = isolation.cache_folder(folder)
         with (
-            alone,
-            isolation.random_state_kept(),
+            isolation.cache_folder(next(folders)),
+            isolation.random_state_kept(),  # the same draws for all
             regional._observer.from_zero(facts),
             regional._changed(change),
             _goldens_kept(regional),

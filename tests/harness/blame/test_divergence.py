@@ -52,6 +52,24 @@ def test_nothing_differs():
     assert found.sentence == "no value of the program differs from eager"
 
 
+@torch.compiler.nested_compile_region
+def exponential(x):
+    return x.exp()
+
+
+@pytest.mark.parametrize(
+    "called",
+    [exponential, lambda x: torch.cond(x.sum() > 0, torch.exp, torch.exp, (x,))],
+    ids=["a nested region", "branches"],
+)
+def test_a_graph_with_graphs_in_it(wrong_sine, called):
+    def program(x):
+        return called(x).tanh() + x.sin()
+
+    found = diverging(program, (8, 8), backend="inductor")
+    assert (found.operator, found.before) == ("sin", "tanh")
+
+
 def test_parameters_and_inputs_stay_as_they_are(wrong_sine):
     class Layer(torch.nn.Module):
         def __init__(self):

@@ -49,6 +49,13 @@ def test_a_wrong_lowering_of_a_whole_graph(wrong_sine):
     assert found.steps[0].what.startswith("aten.sin.default")
 
 
+def test_a_second_search_finds_the_same(wrong_sine):
+    """Caches would answer its experiments with what other experiments of the first one compiled."""
+    with regional("inductor", "cpu", expects_regions=False) as r:
+        first, second = (r.blame(waves, r.randn(8, 8), r.randn(8, 8)) for _ in range(2))
+    assert (second.layer, second.steps, second.confidence) == (first.layer, first.steps, "confirmed")
+
+
 @pytest.fixture
 def emulation_checked():
     """Let the emulation test itself before a fault is planted, which it would notice."""
