@@ -298,6 +298,7 @@ SIGNATURES: Mapping[str, Signature] = {
     ),
     "index_select_of_equal_indices": Signature("codegen.cpp:store"),
     "condition_and_nested_region": Signature(_GRADIENT, ("cond", "nested.*")),
+    "nested_region_called_twice": Signature(_GRADIENT, ("nested.*",)),
     # Guards
     "number_not_finite": Signature("CompileForbiddenError|^counters|without another compile"),
     "scale_factor_in_the_cache": Signature("^further_calls .*value of", (".*upsample.*",)),

@@ -169,6 +169,20 @@ def condition_and_nested_region(regional):
     regional.assert_parity(program, regional.randn(3, 3, requires_grad=True))
 
 
+nested_sine = torch.compiler.nested_compile_region(lambda x: torch.sin(x))
+
+
+@bugs(layer="inductor", torch=">=2.13", notices="gradient", in_region=False, requires=("higher_order_operators",))
+def nested_region_called_twice(regional):
+    """A nested region is called with its own result: what was saved for its gradient is overwritten."""
+    skip_without_nested_backward(regional, calls=2)
+
+    def program(x):
+        return nested_sine(nested_sine(x)), x * x
+
+    regional.assert_parity(program, regional.randn(4, requires_grad=True))
+
+
 class AddInPlace(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, y):
