@@ -225,6 +225,8 @@ SIGNATURES: Mapping[str, Signature] = {
     # Aliases
     "foreach_add_reads_what_it_writes": Signature("value of", ("foreach_add_flipped|aten__foreach_add__List",)),
     "clone_of_what_is_written": Signature("value of", ("custom_onto_clone",)),
+    "rows_shifted_in_place": Signature(f"{_VALUE}|{_INPUT}", ("shift_rows.*|index_add_",)),
+    "read_after_its_overwrite": Signature(_VALUE, ("aten_addr_|copy_.*|outer|addr",)),
     "index_put_into_expanded_view": Signature("value of", ("(aten_)?(index_(put|add|copy)|put).*", "expand.*")),
     "write_to_slice": Signature(_INPUT, ("custom_.*",)),
     "swapped_inputs": Signature(_INPUT, ("custom_exchange|copy_",)),
@@ -298,6 +300,7 @@ SIGNATURES: Mapping[str, Signature] = {
     ),
     "index_select_of_equal_indices": Signature("codegen.cpp:store"),
     "condition_and_nested_region": Signature(_GRADIENT, ("cond", "nested.*")),
+    "average_pool_in_ceil_mode": Signature(_GRADIENT, ("(aten_)?(avg|lp)_pool.*",)),
     "nested_region_called_twice": Signature(_GRADIENT, ("nested.*",)),
     # Guards
     "number_not_finite": Signature("CompileForbiddenError|^counters|without another compile"),
@@ -315,6 +318,8 @@ SIGNATURES: Mapping[str, Signature] = {
         "value of", (".*arg(max|min).*|value_at_.*", "sum.*|amax|amin|mean|prod|aten_(sum|mean|amax|amin|prod).*")
     ),
     "multilabel_margin_with_padding": Signature("value of", ("aten_multilabel_margin_loss",)),
+    "masked_load_of_what_was_stored": Signature(_VALUE, ("(aten_)?(avg|max|lp)_pool.*",), ("input:size one",)),
+    "load_before_the_tensor": Signature("MemoryFaultError", ("(aten_)?(avg|max|lp)_pool.*",)),
     "quotient_of_uint8_on_gpu": Signature("TypeError at triton.language.semantic:computation_type"),
     "foreach_sub_forgets_alpha": Signature("value of", ("aten__foreach_sub_.*",)),
     "exponent_of_another_dtype": Signature("dtype of", ("(aten_)?ldexp.*",)),

@@ -62,6 +62,28 @@ def clone_of_what_is_written(regional):
     parity(regional, program, regional.randn(16))
 
 
+@bugs(layer="inductor", torch="<2.15", notices="input state", in_region=False, requires=("mutation",))
+def rows_shifted_in_place(regional):
+    """``x[1:] = x[:-1].clone()``: the clone is left out, and rows are read that were written."""
+
+    def program(x):
+        x[1:] = x[:-1].clone()
+
+    regional.assert_parity(program, regional.randn(40))
+
+
+@bugs(layer="inductor", torch="<2.13", notices="value", in_region=False, requires=("mutation",))
+def read_after_its_overwrite(regional):
+    """A sine of y, then ``y.copy_(column * x)``: y is written first, and the sine is that of what was written."""
+
+    def program(x, y):
+        sine = torch.sin(y)
+        y.copy_(x[:, None] * x)
+        return sine
+
+    regional.assert_parity(program, regional.randn(3), regional.randn(3, 3))
+
+
 @bugs(188084, layer="inductor", torch="<2.15", notices="value")
 def index_put_into_expanded_view(regional):
     """``index_put`` is done in place on an expanded tensor, and its rows are one row."""

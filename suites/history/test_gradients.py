@@ -183,6 +183,16 @@ def nested_region_called_twice(regional):
     regional.assert_parity(program, regional.randn(4, requires_grad=True))
 
 
+@bugs(layer="inductor", notices="gradient")
+def average_pool_in_ceil_mode(regional):
+    """``avg_pool2d`` with ``ceil_mode``: gradients of windows at the end are divided by more than they should be."""
+
+    def program(x):
+        return torch.nn.functional.avg_pool2d(x, 2, ceil_mode=True)
+
+    parity(regional, program, regional.randn(1, 1, 3, 3, requires_grad=True))
+
+
 class AddInPlace(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, y):

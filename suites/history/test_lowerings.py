@@ -53,6 +53,27 @@ def quotient_of_uint8_on_gpu(regional):
     parity(regional, program, regional.arange(200).to(torch.uint8))
 
 
+@bugs(layer="inductor", torch="<2.15", notices="value", device="cuda-emulated", requires=("inductor_code",))
+def masked_load_of_what_was_stored(regional):
+    """A pool of one element on a GPU: the mask of a load is lost where the kernel stored the element before."""
+
+    def program(x):
+        y = x * 2
+        return y, F.avg_pool2d(y, 2, ceil_mode=True, count_include_pad=False)
+
+    parity(regional, program, regional.randn(1, 1, 1, 1))
+
+
+@bugs(layer="inductor", notices="exception", device="cuda-emulated", requires=("inductor_code",))
+def load_before_the_tensor(regional):
+    """A pool with padding and a single window on a GPU: the padding is loaded, from before the tensor."""
+
+    def program(x):
+        return F.avg_pool2d(x, 3, padding=1)
+
+    parity(regional, program, regional.randn(1, 1, 3, 3))
+
+
 @bugs(197095, layer="inductor", notices="refusal")
 def interpolation_of_nothing(regional):
     """``interpolate`` of a tensor without elements returns memory that nothing was written to."""
