@@ -237,7 +237,9 @@ SIGNATURES: Mapping[str, Signature] = {
     "split_of_alias": Signature("gen_alias_from_base", ("tensor_split",)),
     "bits_of_alias": Signature("gen_alias_from_base", ("view_bits|bits_of_.*|aten_view_dtype",)),
     "slice_of_alias": Signature(
-        "^parity .*value of output", ("head|narrow|slice.*|chunk|split|select|literal_index",), ("input:alias",)
+        "^parity .*value of output",
+        ("head|narrow|slice.*|chunk|split|select|literal_index", ".*_|aten_.*__(Tensor|Scalar|List).*"),
+        ("input:alias",),
     ),
     "view_is_the_tensor_itself": Signature(
         _ALIAS,
@@ -300,7 +302,7 @@ SIGNATURES: Mapping[str, Signature] = {
     ),
     "index_select_of_equal_indices": Signature("codegen.cpp:store"),
     "condition_and_nested_region": Signature(_GRADIENT, ("cond", "nested.*")),
-    "average_pool_in_ceil_mode": Signature(_GRADIENT, ("(aten_)?(avg|lp)_pool.*",)),
+    "average_pool_in_ceil_mode": Signature(_GRADIENT, ("(aten_)?avg_pool.*",)),
     "nested_region_called_twice": Signature(_GRADIENT, ("nested.*",)),
     # Guards
     "number_not_finite": Signature("CompileForbiddenError|^counters|without another compile"),
