@@ -226,7 +226,7 @@ SIGNATURES: Mapping[str, Signature] = {
     "foreach_add_reads_what_it_writes": Signature("value of", ("foreach_add_flipped|aten__foreach_add__List",)),
     "clone_of_what_is_written": Signature("value of", ("custom_onto_clone",)),
     "rows_shifted_in_place": Signature(f"{_VALUE}|{_INPUT}", ("shift_rows.*|index_add_",)),
-    "read_after_its_overwrite": Signature(_VALUE, ("aten_addr_|copy_.*|outer|addr",)),
+    "read_after_its_overwrite": Signature(_VALUE, ("aten_addr_|copy_.*",)),
     "index_put_into_expanded_view": Signature("value of", ("(aten_)?(index_(put|add|copy)|put).*", "expand.*")),
     "write_to_slice": Signature(_INPUT, ("custom_.*",)),
     "swapped_inputs": Signature(_INPUT, ("custom_exchange|copy_",)),

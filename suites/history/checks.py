@@ -45,7 +45,7 @@ def refused(regional: Any, program: Callable[..., Any], *inputs: Any) -> None:
 
 
 def skip_without_nested_backward(regional: Any, calls: int = 1) -> None:
-    """Skip where nested regions that are called so often have no backward: with Dynamo's backend ``eager``."""
+    """Skip where a nested region that is called ``calls`` times has no backward: old torch, Dynamo's ``eager``."""
     since = "2.13" if calls == 1 else "2.15"
     if regional.backend == "eager" and torch_matches(f"<{since}"):
         times = "" if calls == 1 else " that is called twice"

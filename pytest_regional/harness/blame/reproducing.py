@@ -44,7 +44,7 @@ def culprit_of(regional: Regional, check: Callable[[], object], *, seconds: floa
     """
     searches = regional.folder / "blame"
     searches.mkdir(parents=True, exist_ok=True)
-    # Only for this search, and one for each experiment: a cache would answer with what another one compiled.
+    # Each experiment has an empty cache folder: a shared one would answer with what another experiment compiled.
     folders = map(Path(tempfile.mkdtemp(dir=searches)).joinpath, map(str, itertools.count()))
 
     seen: dict[str, CompileFacts] = {}
