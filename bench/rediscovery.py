@@ -266,6 +266,8 @@ SIGNATURES: Mapping[str, Signature] = {
     "dynamic_aliases": Signature("compute_overlapping"),
     "dynamic_aliases_written": Signature("RuntimeError at .*merge_view_inputs"),
     "scatter_behind_storage_offset": Signature("value of", (".*as_strided_scatter.*",)),
+    "as_strided_of_view": Signature(_VALUE, ("as_strided",)),
+    "as_strided_of_clone": Signature(_VALUE, ("as_strided", "clone")),
     "aliases_at_another_offset": Signature("^further_calls .*value of", (), ("input:alias",)),
     "effect_token_and_written_view": Signature(
         "effect_token|graph_capture_wrappers", ("inverse|solve|cholesky.*|aten_linalg.*",)
@@ -336,7 +338,7 @@ SIGNATURES: Mapping[str, Signature] = {
     "unused_checkpoint_drops_draws": Signature(f"{_VALUE}|{_DRAWS}", ("checkpoint.*",)),
     "checkpoint_draws_without_gradient": Signature("remat_using_tags"),
     "backward_draws_for_nothing": Signature(_DRAWS, (), ("training",)),
-    "dropout_draws_again": Signature(_DRAWS, ("dropout.*|noise|.*rand.*|.*bernoulli.*",), ("training",)),
+    "dropout_draws_again": Signature(_DRAWS, ("dropout.*|noise|uniform_|.*rand.*|.*bernoulli.*",), ("training",)),
     "unused_dropout": Signature("_functorch.partitioners", ("dropout.*|bernoulli|.*rand.*",), ("training",)),
     # Regions
     "slice_assignment_in_region": Signature("torch.storage:clone", ("(set|put)_.*|setitem",)),
@@ -353,7 +355,7 @@ SIGNATURES: Mapping[str, Signature] = {
     "softmax_over_another_dimension": Signature("value of", (".*attention.*|softmax|aten_softmax.*",)),
     # Strides
     "cat_strides": Signature(_STRIDE, ("cat.*|stack",)),
-    "masked_fill_strides": Signature(_STRIDE, ("(aten_)?masked_fill_.*",)),
+    "masked_fill_strides": Signature(_STRIDE, ("(aten_)?masked_(fill|scatter)_.*",)),
     "one_hot_strides": Signature(_STRIDE, ("one_hot",)),
     "out_argument_strides": Signature(_STRIDE, (".*_out",)),
     "copysign_strides": Signature(_STRIDE, (".*copysign.*|.*_(like)|aten_(nextafter|hypot|fm|heaviside).*",)),

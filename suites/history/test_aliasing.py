@@ -138,6 +138,26 @@ def scatter_behind_storage_offset(regional):
     parity(regional, program, regional.zeros(3)[1:-1], regional.ones(1))
 
 
+@bugs(layer="inductor", torch="<2.13", notices="value")
+def as_strided_of_view(regional):
+    """``as_strided`` of an input that begins behind the start of its storage counts from the input's start."""
+
+    def program(x):
+        return torch.as_strided(x, (4,), (1,), 1) * 2
+
+    parity(regional, program, regional.randn(10)[2:8])
+
+
+@bugs(layer="inductor", torch=">=2.13", notices="value")
+def as_strided_of_clone(regional):
+    """``as_strided(x.clone())``: the clone is left out, and the offset of x in its storage is subtracted."""
+
+    def program(x):
+        return torch.as_strided(x.clone(), (4,), (1,), 2) * 2
+
+    parity(regional, program, regional.randn(10)[2:8])
+
+
 @bugs(layer="aot_autograd", torch="<2.15", notices="input state", in_region=False)
 def number_written_in_place(regional):
     """A write to a float64 input without dimensions is lost."""
