@@ -266,7 +266,7 @@ SIGNATURES: Mapping[str, Signature] = {
     "dynamic_aliases": Signature("compute_overlapping"),
     "dynamic_aliases_written": Signature("RuntimeError at .*merge_view_inputs"),
     "scatter_behind_storage_offset": Signature("value of", (".*as_strided_scatter.*",)),
-    "as_strided_of_view": Signature(_VALUE, ("as_strided",)),
+    "as_strided_of_view": Signature(f"{_VALUE}|MemoryFaultError", ("as_strided",)),
     "as_strided_of_clone": Signature(_VALUE, ("as_strided", "clone")),
     "aliases_at_another_offset": Signature("^further_calls .*value of", (), ("input:alias",)),
     "effect_token_and_written_view": Signature(
@@ -298,6 +298,9 @@ SIGNATURES: Mapping[str, Signature] = {
         f"{_GRADIENT}|modified by an inplace", (".*_|custom_.*|copy_.*|foreach_.*|set_.*",), ("training",)
     ),
     "gradient_of_overlapping_output": Signature(_GRADIENT, ("unfold|as_strided|expand.*",)),
+    "gradient_of_expanded_leaf": Signature(
+        _GRADIENT, ("flatten|reshape|view|expand_as_itself",), ("dynamic", "layout:expanded")
+    ),
     "gradient_of_marked_dirty": Signature(_GRADIENT, ("function_marks_dirty",)),
     "write_by_gradient": Signature(
         "^compiles backward|^compiles run RuntimeError", ("(aten_)?(mul|add|sub|div|addcmul)_.*",)

@@ -111,6 +111,22 @@ def gradient_of_overlapping_output(regional):
 
 @bugs(
     layer="aot_autograd",
+    notices="gradient",
+    in_region=False,
+    dynamic=True,
+    requires=("backward", "dynamic_shapes"),
+)
+def gradient_of_expanded_leaf(regional):
+    """The gradient of a leaf that is ``expand(...).detach()``, whose ``flatten()`` is returned, is a mean of rows."""
+
+    def program(x):
+        return x.flatten()
+
+    regional.assert_parity(program, regional.ones(1, 1).expand(2, 1).detach().requires_grad_())
+
+
+@bugs(
+    layer="aot_autograd",
     torch="<2.15",
     notices="exception",
     in_region=False,
