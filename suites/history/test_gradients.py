@@ -109,13 +109,7 @@ def gradient_of_overlapping_output(regional):
     regional.assert_parity(program, regional.ones(3, requires_grad=True))
 
 
-@bugs(
-    layer="aot_autograd",
-    notices="gradient",
-    in_region=False,
-    dynamic=True,
-    requires=("backward", "dynamic_shapes"),
-)
+@bugs(layer="aot_autograd", notices="gradient", in_region=False, dynamic=True, requires=("aliasing", "dynamic_shapes"))
 def gradient_of_expanded_leaf(regional):
     """The gradient of a leaf that is ``expand(...).detach()``, whose ``flatten()`` is returned, is a mean of rows."""
 
