@@ -299,7 +299,7 @@ SIGNATURES: Mapping[str, Signature] = {
     ),
     "gradient_of_overlapping_output": Signature(_GRADIENT, ("unfold|as_strided|expand.*",)),
     "gradient_of_expanded_leaf": Signature(
-        _GRADIENT, ("flatten|reshape|view|tensor_split|expand_as_itself",), ("dynamic", "layout:expanded")
+        _GRADIENT, ("flatten|reshape|tensor_split|expand_as_itself",), ("dynamic", "layout:expanded")
     ),
     "gradient_of_marked_dirty": Signature(_GRADIENT, ("function_marks_dirty",)),
     "write_by_gradient": Signature(
