@@ -274,6 +274,7 @@ SIGNATURES: Mapping[str, Signature] = {
     ),
     "sum_of_one_element": Signature("value of", ("sum.*|aten_sum.*|prod|mean.*|amax|amin", "custom_.*")),
     "number_written_by_operator": Signature("value of", ("custom_(mutating.*|exchange)",), ("input:scalar",)),
+    "result_given_to_operator_that_writes": Signature("value of", ("custom_mutating",)),
     "write_through_dropout": Signature(f"{_INPUT}|{_ALIAS}|value of", ("dropout_(in_eval|of_none)",)),
     # Caches
     "empty_backward_is_not_saved": Signature("^(warm|caches) restart"),
@@ -326,7 +327,7 @@ SIGNATURES: Mapping[str, Signature] = {
     ),
     "multilabel_margin_with_padding": Signature("value of", ("aten_multilabel_margin_loss",)),
     "masked_load_of_what_was_stored": Signature(_VALUE, ("(aten_)?(avg|max|lp)_pool.*",), ("input:size one",)),
-    "load_before_the_tensor": Signature("MemoryFaultError", ("(aten_)?(avg|max|lp)_pool.*",)),
+    "load_before_the_tensor": Signature("MemoryFaultError", ("(aten_)?(avg|max|lp)_pool.*|cat",)),
     "quotient_of_uint8_on_gpu": Signature("TypeError at triton.language.semantic:computation_type"),
     "foreach_sub_forgets_alpha": Signature("value of", ("aten__foreach_sub_.*",)),
     "exponent_of_another_dtype": Signature("dtype of", ("(aten_)?ldexp.*",)),

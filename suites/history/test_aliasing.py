@@ -414,6 +414,18 @@ def number_written_by_operator(regional):
     parity(regional, program, regional.tensor(1.5), regional.tensor(2.0))
 
 
+@bugs(layer="inductor", notices="value", requires=("custom_ops",), but=COPIED_OUTSIDE)
+def result_given_to_operator_that_writes(regional):
+    """A custom operator reads a result and writes what that was computed from; later the result is computed again."""
+
+    def program(x):
+        result = x.sin()
+        add_to(x, result)
+        return result + 1
+
+    parity(regional, program, regional.randn(8))
+
+
 @bugs(layer="aot_autograd", torch="<2.15", notices="input state")
 def write_through_dropout(regional):
     """Dropout that drops nothing is its input itself; compiled, it is a copy, and a write to it is lost."""
