@@ -225,12 +225,13 @@ SIGNATURES: Mapping[str, Signature] = {
     # Aliases
     "foreach_add_reads_what_it_writes": Signature("value of", ("foreach_add_flipped|aten__foreach_add__List",)),
     "clone_of_what_is_written": Signature("value of", ("custom_onto_clone",)),
-    "rows_shifted_in_place": Signature(f"{_VALUE}|{_INPUT}", ("shift_rows.*|index_add_",)),
+    "rows_shifted_in_place": Signature(f"{_VALUE}|{_INPUT}", ("shift_rows.*",)),
     "read_after_its_overwrite": Signature(_VALUE, ("aten_addr_|copy_.*",)),
+    "index_add_of_itself": Signature("run value of (in|out)put", ("(aten_)?(index_(put|add|copy)|put).*",)),
     "index_put_into_expanded_view": Signature("value of", ("(aten_)?(index_(put|add|copy)|put).*", "expand.*")),
     "write_to_slice": Signature(_INPUT, ("custom_.*",)),
     "swapped_inputs": Signature(_INPUT, ("custom_exchange|copy_",)),
-    "foreach_reads_what_it_wrote": Signature(_INPUT, ("foreach_exchange|aten__foreach_copy_",)),
+    "foreach_reads_what_it_wrote": Signature(_INPUT, ("foreach_exchange|aten__foreach_(copy_|.*__.*)",)),
     "number_written_in_place": Signature(_INPUT, (".*_(Scalar|Tensor)?|custom_mutating.*",), ("dtype:float64",)),
     "detached_alias_written": Signature("AssertionError at .*merge_view_inputs"),
     "unbind_of_alias": Signature("gen_alias_from_base", ("unbind",)),
@@ -258,8 +259,8 @@ SIGNATURES: Mapping[str, Signature] = {
     ),
     "flatten_of_flat": Signature(_ALIAS, ("flatten",)),
     "whole_slice_scatter": Signature(_ALIAS, ("(aten_)?slice_scatter",)),
-    # With torch 2.15 a number is enough: ``x * 1.0``.
-    "product_with_ones": Signature(_ALIAS, ("mul.*|kron|outer|aten_mul.*|div.*|aten_div.*",)),
+    # With torch 2.15 a number is enough: ``x * 1.0``, ``0 + x``.
+    "product_with_ones": Signature(_ALIAS, ("mul.*|kron|outer|aten_mul.*|div.*|aten_div.*|sum_by_hand",)),
     "transposed_twice": Signature(_ALIAS, ("matrix_transpose|mT|mH|adjoint",)),
     "write_through_view_of_expanded": Signature("gen_alias_from_base|meta_copy_", ("diagonal|select|zero_row",)),
     "write_to_windows": Signature(_INPUT, ("unfold",)),

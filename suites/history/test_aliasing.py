@@ -84,6 +84,17 @@ def read_after_its_overwrite(regional):
     regional.assert_parity(program, regional.randn(3), regional.randn(3, 3))
 
 
+@bugs(layer="inductor", torch="<2.15", notices="value")
+def index_add_of_itself(regional):
+    """``y.index_add(0, index, y)`` is done in place on y, and rows are read that were written."""
+
+    def program(x, index):
+        y = x.sin()
+        return y.index_add(0, index, y)
+
+    parity(regional, program, regional.randn(40), torch.arange(40, device=regional.device).flip(0))
+
+
 @bugs(188084, layer="inductor", torch="<2.15", notices="value")
 def index_put_into_expanded_view(regional):
     """``index_put`` is done in place on an expanded tensor, and its rows are one row."""
