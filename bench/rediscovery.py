@@ -245,22 +245,22 @@ SIGNATURES: Mapping[str, Signature] = {
     "view_is_the_tensor_itself": Signature(
         _ALIAS,
         (
-            "view|reshape|slice_of_all|narrow|head|expand.*|squeeze|alias|flatten|unsqueeze|permute|.*nothing|aten_alias_default",
+            "view|reshape|slice_of_all|narrow|head|expand.*|squeeze|alias|detach|flatten|unsqueeze|permute|.*nothing|aten_alias_default",
         ),
     ),
     "equal_results_are_one_tensor": Signature(
         _ALIAS,
         (
             "custom_pair|sort.*|topk|split|kthvalue|layer_norm.*|max_dim|aminmax|argsort|var_mean|tensor_split|cumm.*|"
-            "unbind|chunk|inverse|batch_norm.*|.*cross_entropy.*|values_median|"
+            "unbind|chunk|inverse|batch_norm.*|.*cross_entropy.*|median|values_(median|sorted|topk)|aten__foreach_.*|"
             "aten_(sort|topk|kthvalue|mode|cumm|median|nanmedian|max|min|aminmax|layer|group|frexp|var_m|std_m).*",
         ),
         ("training",),
     ),
-    "flatten_of_flat": Signature(_ALIAS, ("flatten",)),
+    "flatten_of_flat": Signature(_ALIAS, ("flatten(_one)?",)),
     "whole_slice_scatter": Signature(_ALIAS, ("(aten_)?slice_scatter",)),
     # With torch 2.15 a number is enough: ``x * 1.0``, ``0 + x``.
-    "product_with_ones": Signature(_ALIAS, ("mul.*|kron|outer|aten_mul.*|div.*|aten_div.*|sum_by_hand",)),
+    "product_with_ones": Signature(_ALIAS, ("mul.*|kron|outer|aten_mul.*|div.*|aten_div.*|add_number|sum_by_hand",)),
     "transposed_twice": Signature(_ALIAS, ("matrix_transpose|mT|mH|adjoint",)),
     "write_through_view_of_expanded": Signature("gen_alias_from_base|meta_copy_", ("diagonal|select|zero_row",)),
     "write_to_windows": Signature(_INPUT, ("unfold",)),
