@@ -53,6 +53,16 @@ def quotient_of_uint8_on_gpu(regional):
     parity(regional, program, regional.arange(200).to(torch.uint8))
 
 
+@bugs(layer="inductor", notices="exception", device="cuda-emulated", requires=("inductor_code",))
+def atomic_addition_of_int8(regional):
+    """``index_add`` of int8 on a GPU: Triton has no atomic addition of integers of fewer than 32 bits."""
+
+    def program(x, index):
+        return x.index_add(0, index, x)
+
+    parity(regional, program, regional.ones(4, dtype=torch.int8), regional.tensor([3, 2, 1, 0]))
+
+
 @bugs(layer="inductor", torch="<2.15", notices="value", device="cuda-emulated", requires=("inductor_code",))
 def masked_load_of_what_was_stored(regional):
     """A pool of one element on a GPU: the mask of a load is lost where the kernel stored the element before."""
