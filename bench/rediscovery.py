@@ -227,7 +227,9 @@ SIGNATURES: Mapping[str, Signature] = {
     "clone_of_what_is_written": Signature("value of", ("custom_onto_clone",)),
     "rows_shifted_in_place": Signature(f"{_VALUE}|{_INPUT}", ("shift_rows.*",)),
     "read_after_its_overwrite": Signature(_VALUE, ("aten_addr_|copy_.*",)),
-    "index_add_of_itself": Signature("run value of (in|out)put", ("(aten_)?(index_(put|add|copy)|put).*",)),
+    "index_add_of_itself": Signature(
+        "run value of (in|out)put|runtime_wrappers:__torch_dispatch__", ("(aten_)?(index_(put|add|copy)|put).*",)
+    ),
     "index_put_into_expanded_view": Signature("value of", ("(aten_)?(index_(put|add|copy)|put).*", "expand.*")),
     "write_to_slice": Signature(_INPUT, ("custom_.*",)),
     "swapped_inputs": Signature(_INPUT, ("custom_exchange|copy_",)),
@@ -276,6 +278,13 @@ SIGNATURES: Mapping[str, Signature] = {
     "sum_of_one_element": Signature("value of", ("sum.*|aten_sum.*|prod|mean.*|amax|amin", "custom_.*")),
     "number_written_by_operator": Signature("value of", ("custom_(mutating.*|exchange)",), ("input:scalar",)),
     "result_given_to_operator_that_writes": Signature("value of", ("custom_mutating",)),
+    "view_of_number_alias": Signature("AssertionError at .*gen_alias_from_base", (), ("input:scalar",)),
+    "as_strided_behind_write": Signature("^compiles", ("as_strided", ".*_|aten_.*__.*|copy.*")),
+    "base_larger_than_traced": Signature(
+        "^compiles run AssertionError at torch._inductor.runtime.compile_tasks:call",
+        (".*_|aten_.*__.*",),
+        ("input:alias",),
+    ),
     "write_through_dropout": Signature(f"{_INPUT}|{_ALIAS}|value of", ("dropout_(in_eval|of_none)",)),
     # Caches
     "empty_backward_is_not_saved": Signature("^(warm|caches) restart"),
@@ -284,6 +293,9 @@ SIGNATURES: Mapping[str, Signature] = {
     "view_of_strided_dynamic_input": Signature(
         "^further_calls .*value of output", (".*_|aten_.*__.*|custom_.*|.*foreach.*|set_.*|put_.*",)
     ),
+    "split_of_strided_dynamic_input": Signature(_VALUE, ("tensor_split",), ("dynamic",)),
+    "bicubic_of_dynamic_size": Signature("isIntList"),
+    "jvp_of_slice_dynamic": Signature("Cannot call storage_offset"),
     # Floats
     "deviation_of_large_numbers": Signature(
         "(nan|value) of", (".*(std|var).*|deviation_of_large|unit_vectors|.*norm.*",), ("large",)
@@ -294,6 +306,7 @@ SIGNATURES: Mapping[str, Signature] = {
     "erf_near_zero": Signature("value of", ("(aten_)?(erf|gelu).*",)),
     "casts_down_and_up": Signature("value of", ("rounded_.*|to_(b?float16)",)),
     "product_compared_unrounded": Signature("value of", ("eq|ne|aten_(eq|ne)_Tensor", ".*mul.*"), ("dtype:bfloat16",)),
+    "signbit_of_float64": Signature("value of", ("(aten_)?signbit",), ("dtype:float64",)),
     # Gradients
     "hessian_of_trace": Signature("value of", ("hessian|forward_over_reverse",)),
     "recomputed_from_written_input": Signature(
@@ -311,12 +324,15 @@ SIGNATURES: Mapping[str, Signature] = {
     "condition_and_nested_region": Signature(_GRADIENT, ("cond", "nested.*")),
     "average_pool_in_ceil_mode": Signature(_GRADIENT, ("(aten_)?avg_pool.*",)),
     "nested_region_called_twice": Signature(_GRADIENT, ("nested.*",)),
+    "foreach_on_view": Signature(_GRADIENT, ("foreach_.*|aten__foreach_.*__.*",), ("training",)),
+    "attention_float64_training": Signature("^compiles backward", (".*attention.*",), ("dtype:float64",)),
+    "viewed_before_detach": Signature("new_fn INTERNAL ASSERT"),
     # Guards
     "number_not_finite": Signature("CompileForbiddenError|^counters|without another compile"),
     "scale_factor_in_the_cache": Signature("^further_calls .*value of", (".*upsample.*",)),
     # Higher-order operators
     "nested_region_of_equal_inputs": Signature("value of output", ("nested_of_two|nested_compile_region",)),
-    "write_to_nested_result": Signature("exc:unimplemented", ("nested.*", ".*_")),
+    "write_to_nested_result": Signature("exc:unimplemented|builder:_wrap_fx_proxy", ("nested.*", ".*_")),
     "aliases_into_nested_region": Signature("UncapturedHigherOrderOpError", ("nested.*",)),
     "while_loop_result_in_function": Signature("_lift_symbols_in_symint", ("while_loop.*",)),
     "condition_writes_what_was_written": Signature("value of", ("while_loop.*",)),
@@ -336,6 +352,8 @@ SIGNATURES: Mapping[str, Signature] = {
     "integer_batch_product": Signature("dtype of", ("(aten_)?(bmm|matmul.*|baddbmm.*)",)),
     "index_by_permutation": Signature(_FAILS, ("randperm", "index.*|take.*|gather|permuted")),
     "weight_read_by_branch": Signature("_graph_[01]|^compiles run", (".*conv.*", "cond")),
+    "isinf_of_integers": Signature("TypeError at torch._inductor.loop_body:run_node"),
+    "index_fill_by_constant": Signature("assert_functional_graph", (".*index_(fill|put|add|copy).*|put_.*",)),
     # Random numbers
     "order_of_dropouts": Signature("value of", ("dropout|rand_like|rand",)),
     "bernoulli_draws_otherwise": Signature(f"{_VALUE}|{_INPUT}|{_DRAWS}", (".*bernoulli.*",)),
@@ -348,8 +366,8 @@ SIGNATURES: Mapping[str, Signature] = {
     "unused_dropout": Signature("_functorch.partitioners", ("dropout.*|bernoulli|.*rand.*",), ("training",)),
     # Regions
     "slice_assignment_in_region": Signature("torch.storage:clone", ("(set|put)_.*|setitem",)),
-    "constant_in_region": Signature("^compiles", ("new_tensor|literal.*",)),
-    "expression_size_input": Signature("^compiles", ("cat.*|tile.*|repeat.*|pad",), ("dynamic",)),
+    "constant_in_region": Signature("^compiles|torch.storage:clone", ("new_tensor|literal.*|index_list.*",)),
+    "expression_size_input": Signature("_verify_input_symbol_assignment"),
     "draws_change_order": Signature(_VALUE, (".*rand.*|dropout|uniform_|noise",), ("region:entered again",)),
     "strides_leaving_region": Signature(_STRIDE, ("stack|cat.*",)),
     "gaps_leaving_region": Signature("backward", (".*scan.*|recurrence|running_sum",)),
@@ -357,6 +375,8 @@ SIGNATURES: Mapping[str, Signature] = {
     "region_in_cond_branch": Signature("cond_op_dense|_tensor:__iter__", ("cond",)),
     "sum_of_gradients_divides_region": Signature("^plan .*partitions"),
     "gradient_of_op_in_place_leaves_region": Signature("^plan .*(partitions|outside|annotat)", (".*_",)),
+    "empty_dynamic_region": Signature("run NameError at torch._inductor.runtime.compile_tasks:call"),
+    "dropout_of_nothing_in_region": Signature("assert_tensor_metadata", ("dropout",)),
     # Rewrites
     "softmax_over_another_dimension": Signature("value of", (".*attention.*|softmax|aten_softmax.*",)),
     # Strides

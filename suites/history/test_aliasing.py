@@ -448,6 +448,42 @@ def write_through_dropout(regional):
     parity(regional, program, regional.randn(4))
 
 
+@bugs(layer="aot_autograd", notices="exception", in_region=False)
+def view_of_number_alias(regional):
+    """Two inputs without dimensions share memory, one is written and a view of the other returned: no call succeeds."""
+
+    def program(x, y):
+        y.add_(1.0)
+        return x.unsqueeze(0)
+
+    x = regional.tensor(1.5)
+    regional.assert_parity(program, x, x.detach())
+
+
+@bugs(layer="aot_autograd", notices="exception", in_region=False, but={"inductor": ">=2.15"})
+def as_strided_behind_write(regional):
+    """An input with gaps is written, and ``as_strided`` then reads its gaps: the call fails."""
+
+    def program(x):
+        x.mul_(x)
+        return x.as_strided((8,), (1,), 0) + 1
+
+    # What it returns is not compared: where Inductor's call succeeds, it is that of ``as_strided_of_view``.
+    regional.compile(program)(regional.ones(8)[::2])
+
+
+@bugs(layer="inductor", torch="<2.15", notices="exception", in_region=False)
+def base_larger_than_traced(regional):
+    """Two inputs are one slice of one buffer, and one is written: the buffer is traced smaller than it is."""
+
+    def program(x, y):
+        x.sin_()
+        return y * 0.5
+
+    buffer = regional.ones(1, 2)
+    regional.assert_parity(program, buffer[:, ::2].detach(), buffer[:, ::2].detach())
+
+
 @pytest.mark.parametrize("bug", bugs.cases())
 def test_known_bug(regional, bug, record_property):
     assert_as_listed(bug, regional, record_property)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from .known_bugs import BugClass, assert_as_listed
 
@@ -30,6 +31,45 @@ def view_of_strided_dynamic_input(regional):
         return view
 
     regional.assert_parity(program, regional.randn(8)[::2])
+
+
+@bugs(
+    layer="aot_autograd",
+    torch="<2.15",
+    notices="value",
+    in_region=False,
+    dynamic=True,
+    requires=("aliasing", "mutation"),
+)
+def split_of_strided_dynamic_input(regional):
+    """A piece that ``tensor_split`` makes of an input with gaps is a copy, and misses a later write to the input."""
+
+    def program(x):
+        first, _, _ = x.tensor_split(3, 0)
+        x.zero_()
+        return first
+
+    regional.assert_parity(program, regional.ones(3, 3)[:, 1:-1])
+
+
+@bugs(layer="aot_autograd", notices="exception", in_region=False, dynamic=True, requires=("backward",))
+def bicubic_of_dynamic_size(regional):
+    """Bicubic interpolation with antialiasing that trains does not compile."""
+
+    def program(x):
+        return torch.nn.functional.interpolate(x, scale_factor=2.0, mode="bicubic", antialias=True)
+
+    regional.assert_parity(program, regional.randn(2, 3, 4, 4, requires_grad=True))
+
+
+@bugs(layer="dynamo", torch="<2.15", notices="exception", in_region=False, dynamic=True)
+def jvp_of_slice_dynamic(regional):
+    """``torch.func.jvp`` of a slice does not compile."""
+
+    def program(x):
+        return torch.func.jvp(torch.sin, (x,), (torch.ones_like(x),))[1]
+
+    regional.assert_parity(program, regional.randn(3, 4)[1:])
 
 
 @pytest.mark.parametrize("bug", bugs.cases())

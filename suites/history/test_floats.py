@@ -97,6 +97,16 @@ def mix_order_float64(regional):
         parity(regional, program, regional.randn(4096, 64, dtype=torch.float64))
 
 
+@bugs(layer="inductor", torch="<2.15", notices="value", device="cuda-emulated", requires=("inductor_code",))
+def signbit_of_float64(regional):
+    """Triton code asks for the sign bit of a float64 whether it is below zero, which a negative zero is not."""
+
+    def program(x):
+        return torch.signbit(x)
+
+    parity(regional, program, regional.tensor([-0.0, 1.0], dtype=torch.float64))
+
+
 @pytest.mark.parametrize("bug", bugs.cases())
 def test_known_bug(regional, bug, record_property):
     assert_as_listed(bug, regional, record_property)

@@ -227,6 +227,43 @@ def gradient_of_marked_dirty(regional):
     parity(regional, program, regional.randn(4, requires_grad=True))
 
 
+@bugs(layer="aot_autograd", notices="gradient", requires=("mutation",))
+def foreach_on_view(regional):
+    """A ``foreach`` operator writes in place to a view that a gradient flows through, and the gradient misses it."""
+
+    def program(x):
+        view = (x * 2).t()
+        torch._foreach_mul_([view], 0.5)
+        return view
+
+    parity(regional, program, regional.ones(2, 2, requires_grad=True))
+
+
+@bugs(layer="inductor", torch="<2.13", notices="exception")
+def attention_float64_training(regional):
+    """Attention in float64 cannot be trained: its logsumexp is traced as float32."""
+
+    def program(x):
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+    parity(regional, program, regional.randn(2, 2, 2, 2, dtype=torch.float64, requires_grad=True))
+
+
+@bugs(layer="dynamo", notices="exception", in_region=False, requires=("mutation",))
+def viewed_before_detach(regional):
+    """A tensor is viewed and then detached in place and written: a slice of the view does not compile."""
+
+    def program(x):
+        sine = x.sin()
+        view = sine.flatten()
+        sine.detach_()
+        sine.neg_()
+        first, _ = view.chunk(2)
+        return first.detach() + x.flatten()[:2]
+
+    regional.assert_parity(program, regional.ones(2, 2, requires_grad=True))
+
+
 @pytest.mark.parametrize("bug", bugs.cases())
 def test_known_bug(regional, bug, record_property):
     assert_as_listed(bug, regional, record_property)

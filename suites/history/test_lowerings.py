@@ -145,6 +145,27 @@ def weight_read_by_branch(regional):
     regional.assert_parity(program, regional.ones(1, 2, 4, 4), regional.ones(1, 2, 4, 4, requires_grad=True))
 
 
+@bugs(layer="inductor", torch="<2.15", notices="exception")
+def isinf_of_integers(regional):
+    """``isinf`` of integers, compared with its negation, does not lower."""
+
+    def program(x):
+        infinite = torch.isinf(x)
+        return torch.eq(infinite, torch.logical_not(infinite))
+
+    parity(regional, program, regional.tensor([1, 2], dtype=torch.int32))
+
+
+@bugs(layer="inductor", torch="<2.13", notices="exception", in_region=False, requires=("mutation",))
+def index_fill_by_constant(regional):
+    """Rows that a constant tensor names are filled in an input with gaps: the graph is not functional."""
+
+    def program(x):
+        return x.index_fill_(0, torch.tensor([1, 0], device=x.device), 0.0)
+
+    regional.assert_parity(program, regional.ones(4)[::2])
+
+
 @pytest.mark.parametrize("bug", bugs.cases())
 def test_known_bug(regional, bug, record_property):
     assert_as_listed(bug, regional, record_property)

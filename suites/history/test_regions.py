@@ -1,4 +1,4 @@
-"""Regions: what is particular to compiling parts of a graph. The reference backend has none of these."""
+"""Regions: what is particular to compiling parts of a graph. What is in PyTorch's passes the reference has not."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from .known_bugs import BugClass, BugNoticedError, assert_as_listed
 
 pytestmark = pytest.mark.regional_compile
 bugs = BugClass("regions", needs=("regions",))
+
+#: In what Inductor makes of a part of a graph, and not in what it makes of a whole one.
+NOT_WHOLE = {"inductor": None}
 
 
 @bugs(layer="regions", torch="<2.15", notices="exception")
@@ -168,6 +171,28 @@ def annotation_mistakes(regional):
     except (RuntimeError, ValueError, TypeError):
         return
     raise BugNoticedError("refusal", "the annotation was taken")
+
+
+@bugs(layer="inductor", torch=">=2.15", notices="exception", but=NOT_WHOLE, dynamic=True, requires=("dynamic_shapes",))
+def empty_dynamic_region(regional):
+    """A region whose tensors are empty and have a dynamic size besides names a symbol that it does not define."""
+
+    def program(x):
+        return x.sin()
+
+    parity(regional, program, regional.randn(0, 4))
+
+
+@bugs(layer="inductor", torch=">=2.15", notices="exception", but=NOT_WHOLE, requires=("rng",))
+def dropout_of_nothing_in_region(regional):
+    """A dropout of a tensor without elements, which trains, has a mask of floats in a region that expects booleans."""
+
+    def program(x):
+        sine = x.sin()
+        with region("r"):
+            return torch.nn.functional.dropout(sine, 0.5)
+
+    regional.assert_parity(program, regional.randn(0, requires_grad=True))
 
 
 @pytest.mark.parametrize("bug", bugs.cases())
