@@ -376,6 +376,7 @@ SIGNATURES: Mapping[str, Signature] = {
     "sum_of_gradients_divides_region": Signature("^plan .*partitions"),
     "gradient_of_op_in_place_leaves_region": Signature("^plan .*(partitions|outside|annotat)", (".*_",)),
     "empty_dynamic_region": Signature("run NameError at torch._inductor.runtime.compile_tasks:call"),
+    "effect_token_of_dynamic_region": Signature("mark_dynamo_propagated_dynamic_indices"),
     "dropout_of_nothing_in_region": Signature("assert_tensor_metadata", ("dropout",)),
     # Rewrites
     "softmax_over_another_dimension": Signature("value of", (".*attention.*|softmax|aten_softmax.*",)),

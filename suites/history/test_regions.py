@@ -183,6 +183,16 @@ def empty_dynamic_region(regional):
     parity(regional, program, regional.randn(0, 4))
 
 
+@bugs(layer="inductor", torch=">=2.13", notices="exception", but=NOT_WHOLE, dynamic=True, requires=("dynamic_shapes",))
+def effect_token_of_dynamic_region(regional):
+    """``linalg.inv`` takes an effect token: a region with it cannot be called where sizes are dynamic."""
+
+    def program(x):
+        return torch.linalg.inv(x @ x.mT + 1)
+
+    parity(regional, program, regional.randn(4, 1, 1))
+
+
 @bugs(layer="inductor", torch=">=2.15", notices="exception", but=NOT_WHOLE, requires=("rng",))
 def dropout_of_nothing_in_region(regional):
     """A dropout of a tensor without elements, which trains, has a mask of floats in a region that expects booleans."""
