@@ -1,4 +1,4 @@
-"""Regions: what is particular to compiling parts of a graph. What is in PyTorch's passes the reference has not."""
+"""Regions: what is particular to compiling parts of a graph. The reference has none of those in PyTorch's passes."""
 
 from __future__ import annotations
 
