@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench import rediscovery
+from bench.known_bug_signatures import OUT_OF_REACH, SIGNATURES, FindingData
 from pytest_regional.fuzz.operators.table import operators
 from suites.history.known_bugs import all_bugs
 
@@ -35,13 +36,13 @@ def folder_with(tmp_path, **changed):
 def test_every_known_bug_has_a_signature_or_a_reason():
     names = {bug.name for bug in all_bugs()}
 
-    assert names == {*rediscovery.SIGNATURES, *rediscovery.OUT_OF_REACH}
-    assert not set(rediscovery.SIGNATURES) & set(rediscovery.OUT_OF_REACH)
+    assert names == {*SIGNATURES, *OUT_OF_REACH}
+    assert not set(SIGNATURES) & set(OUT_OF_REACH)
 
 
-@pytest.mark.parametrize("name", [name for name, one in rediscovery.SIGNATURES.items() if one.operators])
+@pytest.mark.parametrize("name", [name for name, one in SIGNATURES.items() if one.operators])
 def test_a_signature_names_operators_that_are_drawn(name):
-    for wanted in rediscovery.SIGNATURES[name].operators:
+    for wanted in SIGNATURES[name].operators:
         matching = [operator for operator in operators() if re.fullmatch(wanted, operator)]
         assert matching, f"no operator matches {wanted!r}"
 
@@ -71,9 +72,7 @@ def test_another_finding_is_no_such_bug(tmp_path, changed):
 
 def test_of_several_bugs_the_one_that_asks_for_most_is_meant():
     """A program that was not reduced holds an ``erf``, and draws that change places when a region is entered again."""
-    whole = rediscovery.FindingData(
-        "a-finding", "torch", "parity run value of output", frozenset({"erf", "dropout"}), frozenset()
-    )
+    whole = FindingData("a-finding", "torch", "parity run value of output", frozenset({"erf", "dropout"}), frozenset())
     again = dataclasses.replace(whole, features=frozenset({"region:entered again"}))
     names = {
         one: {
