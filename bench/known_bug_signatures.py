@@ -85,7 +85,7 @@ SIGNATURES: Mapping[str, Signature] = {
     "bits_of_alias": Signature("gen_alias_from_base", ("view_bits|bits_of_.*|aten_view_dtype",)),
     "slice_of_alias": Signature(
         "^parity .*value of output",
-        ("head|narrow|slice.*|chunk|split|select|literal_index", ".*_|aten_.*__(Tensor|Scalar|List).*"),
+        ("head|narrow|slice.*|chunk|split|select|unbind|literal_index", ".*_|aten_.*__(Tensor|Scalar|List).*"),
         ("input:alias",),
     ),
     "view_is_the_tensor_itself": Signature(
@@ -104,7 +104,7 @@ SIGNATURES: Mapping[str, Signature] = {
         ("training",),
     ),
     "flatten_of_flat": Signature(_ALIAS, ("flatten(_one)?",)),
-    "whole_slice_scatter": Signature(_ALIAS, ("(aten_)?slice_scatter",)),
+    "two_clones": Signature(_ALIAS, ("(aten_)?slice_scatter|(aten_)?clone",)),
     # With torch 2.15 a number is enough: ``x * 1.0``, ``0 + x``.
     "product_with_ones": Signature(_ALIAS, ("mul.*|kron|outer|aten_mul.*|div.*|aten_div.*|add_number|sum_by_hand",)),
     "transposed_twice": Signature(_ALIAS, ("matrix_transpose|mT|mH|adjoint",)),
@@ -188,7 +188,7 @@ SIGNATURES: Mapping[str, Signature] = {
     ),
     "multilabel_margin_with_padding": Signature("value of", ("aten_multilabel_margin_loss",)),
     "masked_load_of_what_was_stored": Signature(_VALUE, ("(aten_)?(avg|max|lp)_pool.*",), ("input:size one",)),
-    "load_before_the_tensor": Signature("MemoryFaultError", ("(aten_)?(avg|max|lp)_pool.*|cat",)),
+    "load_before_the_tensor": Signature("MemoryFaultError", ("(aten_)?(avg|max|lp)_pool.*|cat|running_sum",)),
     "atomic_addition_of_int8": Signature("triton.language.semantic:(_validate_atomic|atom_red_type)"),
     "quotient_of_uint8_on_gpu": Signature("TypeError at triton.language.semantic:computation_type"),
     "foreach_sub_forgets_alpha": Signature("value of", ("aten__foreach_sub_.*",)),
