@@ -6,8 +6,9 @@ region, or that anybody else reads and a region made, is held against the fake v
 
 Nodes that the backend added carry no fake value; what they read is not checked, so a backend may restore strides behind
 a region. What they make of it, which stands for the region's value from there on, is checked in its place. Memory
-shared by values that share none in the graph is a fault, unless the body of a higher-order operator hides it. Memory no
-longer shared is one only between a region's input and its output, which the graph says is a view of it.
+shared by values whose fake values share none is a fault, unless the body of a higher-order operator hides it, or the
+graph makes both of one value by views. Memory no longer shared is one only between a region's input and its output,
+which the graph says is a view of it.
 """
 
 from __future__ import annotations
@@ -36,12 +37,15 @@ class BoundaryChecker:
     Args:
         kind: of the graph, for messages.
         found: where messages go, each once.
-        hides_memory: returns whether fake results of a region do not say which of them are its inputs.
+        may_share: returns for a region's artifact, the position of a result, and that of another, or None for an input,
+            whether they may share memory although their fake values do not.
         interpreted: whether regions run as eager operators.
     """
 
-    def __init__(self, kind: str, found: list[str], hides_memory: Callable[[Any], bool], *, interpreted: bool) -> None:
-        self._kind, self._found, self._hides_memory, self._interpreted = kind, found, hides_memory, interpreted
+    def __init__(
+        self, kind: str, found: list[str], may_share: Callable[[Any, int, int | None], bool], *, interpreted: bool
+    ) -> None:
+        self._kind, self._found, self._may_share, self._interpreted = kind, found, may_share, interpreted
 
     def watch(self, gm: GraphModule) -> None:
         """Have calls of ``gm`` checked."""
@@ -68,7 +72,7 @@ class BoundaryChecker:
             self._compare(argument, value, "enters", node)
         results = list(result) if isinstance(result, list | tuple) else [result]
         expected = {user.args[1]: user for user in node.users if user.target is operator.getitem}
-        leaving = [(user, results[index]) for index, user in expected.items() if index < len(results)]
+        leaving = {index: (user, results[index]) for index, user in expected.items() if index < len(results)}
         self._compare_memory(node, list(zip(node.all_input_nodes, given, strict=True)), leaving)
 
     def _compare(self, source: Node, value: Any, how: str, region: Node) -> None:
@@ -76,20 +80,23 @@ class BoundaryChecker:
         if wrong:
             self._note(f"a value {how} {_region_name(region)} of the {self._kind} graph with {wrong}")
 
-    def _compare_memory(self, region: Node, entering: list[tuple[Node, Any]], leaving: list[tuple[Node, Any]]) -> None:
-        hidden = self._hides_memory(inductor.artifact_behind(region.target))
-        for position, (one, value) in enumerate(leaving):
-            for other, known in [*entering, *leaving[:position]]:
-                said, is_so = _share(one.meta.get("val"), other.meta.get("val")), _share(value, known)
+    def _compare_memory(
+        self, region: Node, entering: list[tuple[Node, Any]], leaving: dict[int, tuple[Node, Any]]
+    ) -> None:
+        artifact = inductor.artifact_behind(region.target)
+        output = f"an output of {_region_name(region)} of the {self._kind} graph"
+        known: list[tuple[int | None, Node, Any]] = [(None, *one) for one in entering]
+        for index, (node, value) in leaving.items():
+            for other, of, held in known:
+                said, is_so = _share(node.meta.get("val"), of.meta.get("val")), _share(value, held)
                 if said is None or is_so is None or said == is_so:
                     continue
-                of = "an input" if (other, known) in entering else "another output"
-                if is_so and hidden:
-                    continue
-                if is_so:
-                    self._note(f"an output of {_region_name(region)} of the {self._kind} graph shares memory with {of}")
-                elif of == "an input" and not _may_be_recomputed(one):
-                    self._note(f"an output of {_region_name(region)} of the {self._kind} graph is no view of {of} now")
+                what = "an input" if other is None else "another output"
+                if is_so and not self._may_share(artifact, index, other):
+                    self._note(f"{output} shares memory with {what}")
+                elif not is_so and other is None and not _may_be_recomputed(node):
+                    self._note(f"{output} is no view of {what} now")
+            known.append((index, node, value))
 
     def _note(self, message: str) -> None:
         if message not in self._found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -54,6 +55,7 @@ class WatchedPartition:
         shape: what makes two partitions equal, whatever their nodes are called; None where that is hard to say.
         hides_memory: whether a higher-order operator is in it. Its body may return its input, as one that is trained
             returns what its backward reads; the fake results do not say so.
+        results: names of the nodes whose values it returns, in order; "" for what is no node.
         artifact: identity of what Inductor returned; None while it failed.
     """
 
@@ -62,6 +64,7 @@ class WatchedPartition:
     seen: dict[str, Any]
     shape: str | None
     hides_memory: bool = False
+    results: tuple[str, ...] = ()
     artifact: int | None = None
 
     @property
@@ -112,6 +115,13 @@ class WatchedGraph:
         """The regions of its operators, in order of first appearance."""
         return tuple(dict.fromkeys(node.region for node in self.nodes if node.region and node.operator))
 
+    def viewed_by(self, name: str) -> str:
+        """Return the name of the node that the node called ``name`` is a view of, through views; its own if of none."""
+        nodes = {node.name: node for node in self.nodes}
+        while name in nodes and nodes[name].view and nodes[name].inputs:
+            name = nodes[name].inputs[0]
+        return name
+
 
 class Watched(CompileListener):
     """Everything seen while :func:`watching`.
@@ -153,6 +163,7 @@ class Watched(CompileListener):
             config.inductor_settings_now(self._settings),
             shape_of(gm, inputs),
             any(is_higher_order_op(node.target) for node in nodes),
+            _results_of(gm),
         )
         graph = getattr(self._current, "graph", None)
         if graph is not None:
@@ -184,13 +195,21 @@ class Watched(CompileListener):
                 kind = inside if annotated.region_of(node) else graph.outside
                 kind.append(name)
         if self._checks_boundary and graph.calls:
-            BoundaryChecker(graph.kind, self.boundary_errors, self._hides_memory, interpreted=self._interpreted).watch(
-                gm
-            )
+            may_share = functools.partial(self._may_share, graph)
+            BoundaryChecker(graph.kind, self.boundary_errors, may_share, interpreted=self._interpreted).watch(gm)
 
-    def _hides_memory(self, artifact: Any) -> bool:
+    def _may_share(self, graph: WatchedGraph, artifact: Any, result: int, other: int | None) -> bool:
+        """Return whether a result of a region may have the memory of another, or of an input, unlike the fake values.
+
+        A higher-order operator's body hides it, or the graph, as the backend got it, makes views of both of one value:
+        a partitioner that merges two equal operators leaves a view of the second with that one's fake memory.
+        """
         partition = self.artifacts.get(id(artifact))
-        return partition is not None and partition.hides_memory
+        if partition is None or partition.hides_memory or other is None:
+            return partition is not None and partition.hides_memory
+        names = [partition.results[position] for position in (result, other) if position < len(partition.results)]
+        viewed = {graph.viewed_by(name) for name in names}
+        return len(set(names)) == 2 and len(viewed) == 1
 
 
 def graphs_of(gm: Any, seen: set[int] | None = None) -> Iterator[Any]:
@@ -205,6 +224,12 @@ def graphs_of(gm: Any, seen: set[int] | None = None) -> Iterator[Any]:
         body = attrgetter(str(node.target))(gm) if node.op == "get_attr" and users else None
         if isinstance(body, GraphModule) and id(body) not in seen:
             yield from graphs_of(body, seen)
+
+
+def _results_of(gm: Any) -> tuple[str, ...]:
+    """Return the names of the nodes that a subgraph returns the values of; "" for what is no node."""
+    results = gm.graph.output_node().args[0]
+    return tuple(getattr(one, "name", "") for one in (results if isinstance(results, list | tuple) else [results]))
 
 
 def _is_marked(node: Any) -> bool:

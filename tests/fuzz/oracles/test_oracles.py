@@ -173,6 +173,33 @@ def test_region_boundary_sees_memory_shared(violation):
     assert error.origin == "memory of a value a region"
 
 
+def test_region_boundary_sees_memory_shared_by_results(violation):
+    def share(gm):
+        node = next(node for node in gm.graph.nodes if hasattr(node.target, "__wrapped__"))
+        target = node.target
+
+        def call(*inputs):
+            first, *_ = results = target(*inputs)
+            return [first] * len(results)
+
+        call.__wrapped__ = target
+        node.target = call
+
+    steps = (Step("sin", (0,), results=(1,), scope=A), Step("cos", (0,), results=(2,), scope=A))
+    program = Program((TensorInput((4, 4)),), steps, (1, 2), training=False)
+    error = violation(program, "region_boundary", finish=share)
+    assert "an output of region 'a' of the inference graph shares memory with another output" in error.detail
+
+
+def test_region_boundary_allows_what_a_partitioner_merged(checked):
+    """``min_cut`` merges equal operators; a view of the second has fake memory that nothing else has then."""
+    block = Block((0,), (Step("sqrt", (0,), results=(1,), scope=A),), 1)
+    steps = tuple(Step("gradient", (0,), results=(result,), blocks=(0,)) for result in (1, 2))
+    argument = TensorInput((), content="positive", requires_grad=True)
+    program = Program((argument,), steps, (1, 2), (block,), partitioner="min_cut")
+    assert checked(program, "region_boundary").oracles == ("region_boundary",)
+
+
 def test_configs(violation, monkeypatch):
     monkeypatch.setattr(compile_regions, "region_compile_settings", lambda configs, name: contextlib.nullcontext())
     error = violation(CONFIGURED, "configs")
