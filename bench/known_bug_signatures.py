@@ -136,7 +136,7 @@ SIGNATURES: Mapping[str, Signature] = {
     # Sizes that are symbols
     "power_of_negative_number": Signature(_VALUE, (".*size.*|.*pow.*",), ("dynamic",)),
     "view_of_strided_dynamic_input": Signature(
-        "^further_calls .*value of output", (".*_|aten_.*__.*|custom_.*|.*foreach.*|set_.*|put_.*",)
+        "^further_calls .*value of output", (".*_|aten_.*__.*|custom_(?!onto).*|.*foreach.*|set_.*|put_.*",)
     ),
     "split_of_strided_dynamic_input": Signature(_VALUE, ("tensor_split",), ("dynamic",)),
     "bicubic_of_dynamic_size": Signature("isIntList"),
@@ -145,7 +145,7 @@ SIGNATURES: Mapping[str, Signature] = {
     "deviation_of_large_numbers": Signature(
         "(nan|value) of", (".*(std|var).*|deviation_of_large|unit_vectors|.*norm.*",), ("large",)
     ),
-    "negative_zero": Signature("(nan|value) of", ("(aten_)?elu_?|add|aten_add.*",), ("input:edges",)),
+    "negative_zero": Signature("run (nan|value) of", ("(aten_)?elu_?|add|aten_add.*",), ("input:edges",)),
     "floor_of_quotient": Signature("value of", ("(aten_)?(div.*mode|floor_divide.*)",)),
     "remainder_of_large_quotient": Signature("value of", ("aten_remainder_.*",)),
     "erf_near_zero": Signature("value of", ("(aten_)?(erf|gelu).*",)),
@@ -183,7 +183,7 @@ SIGNATURES: Mapping[str, Signature] = {
     "condition_writes_what_was_written": Signature("value of", ("while_loop.*",)),
     "scan_of_one_row": Signature("value of", ("running_sum|(associative_)?scan",)),
     # Lowerings
-    "argmax_of_transposed_sum": Signature("value of", (".*arg(max|min).*|value_at_.*",)),
+    "argmax_of_transposed_sum": Signature("^parity run value of", ("(aten_|at_)?arg(max|min).*",)),
     "argmax_of_permuted_reduction": Signature(
         "value of", (".*arg(max|min).*|value_at_.*", "sum.*|amax|amin|mean|prod|aten_(sum|mean|amax|amin|prod).*")
     ),
