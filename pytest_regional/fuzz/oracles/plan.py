@@ -143,7 +143,8 @@ def least_partitions(
     """Return how many partitions the nodes of one key need: how often a path leaves the region and comes back.
 
     Nodes without an operator (elements of results, say) stand where the node stands that they belong to. So do those
-    that a backend may compile or not, if it does ``as_it_likes``; else they are in the region they are marked with.
+    that a backend may compile or not, if it does ``as_it_likes`` and that saves a way out of the region and back; else
+    they are in the region they are marked with.
     """
     inside: dict[str, bool] = {}
     behind: dict[str, int] = {}
@@ -153,6 +154,9 @@ def least_partitions(
         free = as_it_likes and (node.view or node.sums_gradients)
         if free or (not node.operator and node.inputs):
             belongs = any(inside.get(name, False) for name in node.inputs)
+        if free and belongs:
+            stays = max(behind.get(name, 0) for name in node.inputs)
+            belongs = any(inside.get(name, False) and behind.get(name, 0) == stays for name in node.inputs)
         left = (behind.get(name, 0) + (inside.get(name, False) and not belongs) for name in node.inputs)
         behind[node.name], inside[node.name] = max(left, default=0), belongs
         if belongs and node.operator and not free:

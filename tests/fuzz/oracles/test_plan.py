@@ -122,6 +122,8 @@ def test_sums_of_gradients_are_compiled_or_not():
     assert fewest_and_enough("p:r s:sum:p q:r:s") == (1, 2)
     assert fewest_and_enough("p:r e:u:p s:sum:p:e q:r:s") == (2, 2)
     assert fewest_and_enough("p:r e:u:p q:r:e") == (2, 2)
+    assert fewest_and_enough("p:r e:u:p s:sum:p:e f:u:s q:r:f") == (2, 2)
+    assert fewest_and_enough("p:r s:sum:p t:sum:s q:r:t") == (1, 2)
 
 
 def test_views_are_compiled_or_not():
