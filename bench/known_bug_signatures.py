@@ -190,6 +190,7 @@ SIGNATURES: Mapping[str, Signature] = {
     "multilabel_margin_with_padding": Signature("value of", ("aten_multilabel_margin_loss",)),
     "masked_load_of_what_was_stored": Signature(_VALUE, ("(aten_)?(avg|max|lp)_pool.*",), ("input:size one",)),
     "load_before_the_tensor": Signature("MemoryFaultError", ("(aten_)?(avg|max|lp)_pool.*|cat|running_sum",)),
+    "foreach_part_reads_another": Signature("MemoryFaultError", ("aten__foreach_.*",)),
     "atomic_addition_of_int8": Signature("triton.language.semantic:(_validate_atomic|atom_red_type)"),
     "quotient_of_uint8_on_gpu": Signature("TypeError at triton.language.semantic:computation_type"),
     "foreach_sub_forgets_alpha": Signature("value of", ("aten__foreach_sub_.*",)),

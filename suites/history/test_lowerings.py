@@ -166,6 +166,17 @@ def index_fill_by_constant(regional):
     regional.assert_parity(program, regional.ones(4)[::2])
 
 
+@bugs(layer="inductor", notices="exception", device="cuda-emulated", requires=("inductor_code",))
+def foreach_part_reads_another(regional):
+    """One kernel of a ``foreach`` on a GPU: a part reads what another part of the same launch computes."""
+
+    def program(x):
+        y = -x
+        return *torch._foreach_neg([y, y.sin()]), y
+
+    parity(regional, program, regional.randn(8))
+
+
 @pytest.mark.parametrize("bug", bugs.cases())
 def test_known_bug(regional, bug, record_property):
     assert_as_listed(bug, regional, record_property)
