@@ -77,9 +77,11 @@ def may_start_over(example: ExampleRun) -> bool:
     """Tell whether Dynamo may hand the graph over twice: each time is a lookup, and a run of the pass."""
     # It finds behind the lookup that a size is not dynamic, or takes a float64 without dimensions for a Python number
     # (TensorifyScalarRestartAnalysis, which AOTAutograd raises through any backend; 2.11 to 2.15).
-    arguments = example.program.arguments
-    numbers = any(argument.shape == () and argument.dtype == "float64" for argument in arguments)
-    return bool(example.program.dynamic) or numbers or any(argument.dynamic for argument in arguments)
+    import torch
+
+    program = example.program
+    numbers = any(value.dim() == 0 and value.dtype == torch.float64 for value in program.inputs())
+    return bool(program.dynamic) or numbers or any(argument.dynamic for argument in program.arguments)
 
 
 def is_never_saved(example: ExampleRun) -> bool:

@@ -61,6 +61,13 @@ def test_a_float64_without_dimensions_is_looked_up_twice_and_that_is_right(check
     assert raised.value.origin == "lookups of one graph"
 
 
+def test_so_is_a_row_of_a_float64(checked):
+    """The row is an argument that has dtype and sizes from the one it is a part of."""
+    arguments = (TensorInput((1,), "float64"), TensorInput((), alias_of=0, part="row"))
+    program = Program(arguments, (Step("exp", (1,), results=(2,), scope=A),), (2,), training=False)
+    assert checked(program, "counters", "warm").oracles == ("counters", "warm")
+
+
 def test_inductor_does_not_save_what_has_a_backward_without_operators(monkeypatch):
     number = Program(
         (TensorInput((2,), requires_grad=True),),
