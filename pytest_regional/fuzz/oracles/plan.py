@@ -154,7 +154,7 @@ def least_partitions(
         free = as_it_likes and (node.view or node.sums_gradients)
         if free or (not node.operator and node.inputs):
             belongs = any(inside.get(name, False) for name in node.inputs)
-        if free and belongs:
+        if free and belongs:  # outside is as good where a path through another input left the region once more
             stays = max(behind.get(name, 0) for name in node.inputs)
             belongs = any(inside.get(name, False) and behind.get(name, 0) == stays for name in node.inputs)
         left = (behind.get(name, 0) + (inside.get(name, False) and not belongs) for name in node.inputs)

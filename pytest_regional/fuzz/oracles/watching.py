@@ -115,8 +115,8 @@ class WatchedGraph:
         """The regions of its operators, in order of first appearance."""
         return tuple(dict.fromkeys(node.region for node in self.nodes if node.region and node.operator))
 
-    def viewed_by(self, name: str) -> str:
-        """Return the name of the node that the node called ``name`` is a view of, through views; its own if of none."""
+    def base_of(self, name: str) -> str:
+        """Return the name of the node whose value the node called ``name`` is a view of; its own if it is no view."""
         nodes = {node.name: node for node in self.nodes}
         while name in nodes and nodes[name].view and nodes[name].inputs:
             name = nodes[name].inputs[0]
@@ -205,11 +205,12 @@ class Watched(CompileListener):
         a partitioner that merges two equal operators leaves a view of the second with that one's fake memory.
         """
         partition = self.artifacts.get(id(artifact))
-        if partition is None or partition.hides_memory or other is None:
-            return partition is not None and partition.hides_memory
-        names = [partition.results[position] for position in (result, other) if position < len(partition.results)]
-        viewed = {graph.viewed_by(name) for name in names}
-        return len(set(names)) == 2 and len(viewed) == 1
+        if partition is None:
+            return False
+        if partition.hides_memory or other is None:
+            return partition.hides_memory
+        names = {partition.results[position] for position in (result, other) if position < len(partition.results)}
+        return len(names) == 2 and len(set(map(graph.base_of, names))) == 1
 
 
 def graphs_of(gm: Any, seen: set[int] | None = None) -> Iterator[Any]:
