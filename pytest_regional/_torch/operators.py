@@ -172,6 +172,11 @@ def returns_a_view(target: Any) -> bool:
     return is_op_overload(target) and any(result.alias_info is not None for result in schema_of(target).returns)
 
 
+def hides_a_view(target: Any) -> bool:
+    """Say whether an operator returns a view, though its schema calls it new: ``aten::_unsafe_view`` (2.11 to 2.15)."""
+    return is_op_overload(target) and schema_of(target).name == "aten::_unsafe_view"
+
+
 def copy_to_strides() -> Any:
     """``torch.ops.prims.copy_strided``: copies a tensor into new memory of given strides (2.11, 2.13, 2.15)."""
     return symbol("torch.ops", "prims").copy_strided.default

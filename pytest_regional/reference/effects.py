@@ -16,7 +16,7 @@ import torch
 import torch.fx
 
 from pytest_regional._torch.fx_graphs import bodies_of, is_graph_module
-from pytest_regional._torch.operators import is_higher_order_op, is_op_overload, op_name, schema_of
+from pytest_regional._torch.operators import hides_a_view, is_higher_order_op, is_op_overload, op_name, schema_of
 from pytest_regional._torch.tracing import storage_key
 
 Edge = tuple[torch.fx.Node, torch.fx.Node]
@@ -39,8 +39,6 @@ _COLLECTIVE_NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd", "c10d
 _WRITING_HIGHER_ORDER_OPS = ("triton_kernel_wrapper_mutation", "auto_functionalized_with_mutation")
 _FREE_EFFECTS = ("_assert_", "sym_constrain_range")
 _ORDERED_OP = "control_deps"
-# Views without that in their schema.
-_HIDDEN_VIEWS = ("_unsafe_view",)
 # Views by schema that sometimes copy.
 _COPYING_VIEWS = ("reshape", "contiguous", "to")
 
@@ -138,11 +136,10 @@ def launches(node: torch.fx.Node) -> bool:
 
 def computes(node: torch.fx.Node) -> bool:
     """Return whether ``node`` does more than take a view, pick an element of a tuple, or compute sizes."""
-    name = _name(node.target)
     if isinstance(node.meta.get("val"), (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)):
-        runs = name == "_local_scalar_dense"  # it reads the number from memory
+        runs = _name(node.target) == "_local_scalar_dense"  # it reads the number from memory
     else:
-        runs = launches(node) and name not in _HIDDEN_VIEWS
+        runs = launches(node) and not hides_a_view(node.target)
     return runs or bool(effect_classes(node) or written_arguments(node))  # last: the slowest check
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_regional._torch import config, fx_graphs, inductor
 from pytest_regional._torch.fx_graphs import is_gradient_sum
-from pytest_regional._torch.operators import is_higher_order_op, is_op_overload, schema_of
+from pytest_regional._torch.operators import hides_a_view, is_higher_order_op, is_op_overload, schema_of
 from pytest_regional._torch.tracing import storage_key
 from pytest_regional.fuzz.oracles.region_boundary import BoundaryChecker
 from pytest_regional.harness.observe import annotated
@@ -271,7 +271,8 @@ def _is_view(node: Any) -> bool:
     if node.op != "call_function" or not is_op_overload(node.target):
         return False
     aliases = [value.alias_info for value in schema_of(node.target).returns]
-    return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
+    by_schema = bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
+    return by_schema or hides_a_view(node.target)
 
 
 def _has_effect(node: Any) -> bool:

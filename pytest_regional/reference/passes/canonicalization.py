@@ -16,7 +16,7 @@ import torch
 import torch.fx
 
 from pytest_regional._torch.fx_graphs import bodies_of
-from pytest_regional._torch.operators import is_higher_order_op, is_op_overload, op_name, schema_of
+from pytest_regional._torch.operators import hides_a_view, is_higher_order_op, is_op_overload, op_name, schema_of
 from pytest_regional._torch.tracing import known_equal, storage_key
 from pytest_regional.reference.effects import written_arguments
 from pytest_regional.reference.ordering.operator import dependencies_of, is_control_deps
@@ -28,8 +28,6 @@ from pytest_regional.reference.regions import read_region_keys
 # A chain of views longer than this is processed in pieces.
 _REACH = 32
 _aten_op = torch.ops.aten
-# Its schema says that the result is new; it never is.
-_VIEWS_BY_NATURE = (_aten_op._unsafe_view.default,)
 
 
 def viewed(node: torch.fx.Node) -> torch.fx.Node | None:
@@ -37,7 +35,7 @@ def viewed(node: torch.fx.Node) -> torch.fx.Node | None:
     if node.op != "call_function" or not is_op_overload(node.target) or not node.args:
         return None
     source = node.args[0]
-    if not isinstance(source, torch.fx.Node) or not (node.target in _VIEWS_BY_NATURE or _is_view_op(node.target)):
+    if not isinstance(source, torch.fx.Node) or not (hides_a_view(node.target) or _is_view_op(node.target)):
         return None
     key = storage_key(node.meta.get("val"))
     return source if key is not None and key == storage_key(source.meta.get("val")) else None

@@ -146,6 +146,17 @@ def test_sizes_are_no_operators():
     ]
 
 
+def test_a_view_left_eager_whose_schema_hides_it_is_no_fault():
+    """A later write makes AOTAutograd take the view again, of what it computed outside of the region."""
+    program = Program(
+        (TensorInput((2,)),),
+        (Step("kron", (0, 0), results=(1,), scope=A), Step("shift_rows_back", (1,)), Step("sin", (1,), results=(2,))),
+        (1,),
+    )
+    with regional("reference", "cpu", expects_regions=False) as harness:
+        assert check(harness, program, mode="interpret", oracles=["plan"]).oracles == ("plan",)
+
+
 def test_views_left_eager_and_sums_compiled_are_no_faults():
     view_between = chain(("sin", A), ("cos", ()), ("matrix_transpose", A), ("exp", ()), ("sin", A))
     used_twice = Program(
