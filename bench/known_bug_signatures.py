@@ -138,6 +138,11 @@ SIGNATURES: Mapping[str, Signature] = {
     "view_of_strided_dynamic_input": Signature(
         "^further_calls .*value of output", (".*_|aten_.*__.*|custom_(?!onto).*|.*foreach.*|set_.*|put_.*",)
     ),
+    "product_of_three_sizes": Signature(
+        "^further_calls run value of input$|TypeError at torch.fx.passes.fake_tensor_prop:run_node",
+        (),
+        ("dynamic", "input:alias"),
+    ),
     "split_of_strided_dynamic_input": Signature(_VALUE, ("tensor_split",), ("dynamic",)),
     "bicubic_of_dynamic_size": Signature("isIntList"),
     "jvp_of_slice_dynamic": Signature("Cannot call storage_offset"),
@@ -230,6 +235,7 @@ SIGNATURES: Mapping[str, Signature] = {
     "cat_strides": Signature(_STRIDE, ("cat.*|stack",)),
     "masked_fill_strides": Signature(_STRIDE, ("(aten_)?masked_(fill|scatter)_.*",)),
     "one_hot_strides": Signature(_STRIDE, ("one_hot",)),
+    "upsample_strides": Signature(_STRIDE, ("aten__?upsample_nearest(_exact)?1d.*",)),
     "out_argument_strides": Signature(_STRIDE, (".*_out",)),
     "copysign_strides": Signature(_STRIDE, (".*copysign.*|.*_(like)|aten_(nextafter|hypot|fm|heaviside).*",)),
     "uniform_of_transposed_rows": Signature(f"{_FAILS}{_ELSEWHERE}", ("uniform_",)),

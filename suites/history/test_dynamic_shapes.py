@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from .known_bugs import BugClass, assert_as_listed
+from .checks import same
+from .known_bugs import BugClass, BugNoticedError, assert_as_listed
 
 pytestmark = pytest.mark.regional_compile
 bugs = BugClass("dynamic shapes", needs=("dynamic_shapes",))
@@ -31,6 +32,33 @@ def view_of_strided_dynamic_input(regional):
         return view
 
     regional.assert_parity(program, regional.randn(8)[::2])
+
+
+@bugs(
+    layer="aot_autograd",
+    torch="<2.15",
+    notices="input state",
+    in_region=False,
+    dynamic=True,
+    requires=("aliasing", "mutation"),
+)
+def product_of_three_sizes(regional):
+    """A slice with gaps is written next to its tensor: its stride, a product of three sizes, loses one of them."""
+
+    def program(x, y):
+        y.mul_(2)
+        return x.sign()
+
+    expected, found = regional.ones(4, 5, 6), regional.ones(4, 5, 6)
+    program(expected, expected[..., ::2])
+    try:
+        regional.compile(program)(found, found[..., ::2])
+    except Exception as error:
+        # A backend that interprets the graph calls ``operator.mul`` with all three.
+        if "mul expected 2 arguments, got 3" in str(error):
+            raise BugNoticedError("input state", str(error)) from error
+        raise
+    same("input state", found, expected)
 
 
 @bugs(

@@ -35,6 +35,16 @@ def masked_fill_strides(regional):
 
 
 @bugs(layer="aot_autograd", notices="strides", in_region=False)
+def upsample_strides(regional):
+    """``upsample_nearest1d`` of a transposed tensor has other strides."""
+
+    def program(x):
+        return torch.nn.functional.interpolate(x, scale_factor=2)
+
+    regional.assert_parity(program, regional.randn(2, 3, 4).transpose(0, 1))
+
+
+@bugs(layer="aot_autograd", notices="strides", in_region=False)
 def one_hot_strides(regional):
     """``one_hot`` of a transposed tensor has other strides."""
 
