@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.known_bug_signatures import OUT_OF_REACH, SIGNATURES, FindingData
+from pytest_regional._files import write_whole
 from suites.history.__main__ import VERSIONS
 from suites.history.known_bugs import BACKENDS, KnownBug, all_bugs
 
@@ -218,7 +219,7 @@ def run(part: Part, folder: Path, core_seconds: float, *, tree: Path, python: st
                 used["core_seconds"] = round(before + spent, 2)
                 for one in _in_files(findings):
                     used["found_after"].setdefault(one.stem, used["core_seconds"])
-                record.write_text(json.dumps(used))
+                write_whole(record, json.dumps(used).encode())
         if used["starts"] > 20 and used["core_seconds"] / used["starts"] < 10:
             raise RuntimeError(
                 f"{part.name}: {used['starts']} campaigns ended within {used['core_seconds']:.0f} s; see {findings}"

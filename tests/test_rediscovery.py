@@ -163,12 +163,15 @@ def test_a_run_that_was_ended_goes_on(tmp_path, monkeypatch):
     part = rediscovery.Part("inductor", "native", 1.0)
     (tmp_path / "inductor-native").mkdir()
     record = tmp_path / "inductor-native.json"
-    record.write_text(json.dumps({"part": part.name, "core_seconds": 100.0, "starts": 2, "seed": 7}))
+    ended = json.dumps({"part": part.name, "core_seconds": 100.0, "starts": 2, "seed": 7})
+    record.write_text(ended)
+    (tmp_path / "linked").hardlink_to(record)
 
     rest = rediscovery.run(part, tmp_path, 101.0, tree=tree, python=sys.executable, seed=5)
 
     assert 101 <= rest["core_seconds"] < 120
     assert json.loads(record.read_text()) == rest
+    assert (tmp_path / "linked").read_text() == ended, "a run that is killed while it writes must not lose its record"
     assert "--regional-seed=3007" in (tmp_path / "inductor-native" / "log-3.txt").read_text()
     assert rediscovery.run(part, tmp_path, 101.0, tree=tree, python=sys.executable, seed=5) == rest
 
