@@ -80,14 +80,22 @@ def config_default(name: str, key: str) -> Any:
     return copy.deepcopy(entry.default if entry.env_value_default is unset else entry.env_value_default)
 
 
+def changed_values(name: str) -> dict[str, Any]:
+    """Return the settings of configuration module ``name`` that are not at their default, containers copied.
+
+    A setting that was read may be set to a copy of its default. ``1`` is not the default ``True``.
+    """
+    found = {}
+    for key, value in config_state(name).items():
+        default = config_default(name, key)
+        if type(value) is not type(default) or value != default:
+            found[key] = value
+    return found
+
+
 def changed_settings() -> tuple[str, ...]:
     """Return the settings of Inductor and AOTAutograd that are not at their default, as ``module.setting``."""
-    return tuple(
-        f"{module}.{key}"
-        for module in (INDUCTOR, FUNCTORCH)
-        for key, value in config_state(module).items()
-        if value != config_default(module, key)
-    )
+    return tuple(f"{module}.{key}" for module in (INDUCTOR, FUNCTORCH) for key in changed_values(module))
 
 
 def set_config(name: str, key: str, value: Any) -> None:
@@ -177,23 +185,28 @@ def state_guard() -> Any:
     return symbol("torch._C._dynamo.guards", "GlobalStateGuard")()
 
 
-def compile_state() -> dict[str, Any]:
-    """Return every setting that a compile may depend on, by name.
+def global_state() -> dict[str, Any]:
+    """Return the global state that Dynamo guards, by name (:func:`state_guard`).
 
-    All of ``torch._inductor.config`` and ``torch._functorch.config``, and the global state that Dynamo guards (grad
-    mode, autocast, default dtype, threads, determinism, precision: ``GlobalStateGuard``, 2.11 to 2.15).
+    Grad mode, autocast, default dtype, threads, determinism, precision.
     """
-    guard = state_guard()
-    functorch = functorch_config()
-    return {
-        "inductor": inductor_config().get_config_copy(),
-        "functorch": functorch.get_config_copy(),
-        "global": guard.__getstate__(),
-    }
+    state: dict[str, Any] = state_guard().__getstate__()
+    return state
+
+
+def compile_state() -> dict[str, Any]:
+    """Return all that a compile in this process may depend on besides its graph.
+
+    The settings of ``torch._inductor.config`` and ``torch._functorch.config`` that are not at their defaults, which
+    stay what they are while a process lives, and :func:`global_state`.
+    """
+    inductor_config()
+    functorch_config()
+    return {"inductor": changed_values(INDUCTOR), "functorch": changed_values(FUNCTORCH), "global": global_state()}
 
 
 def autocast_devices() -> tuple[str, ...]:
-    """Return the device types of the lists in the autocast state of :func:`compile_state`, in order (2.11 to 2.15)."""
+    """Return the device types of the lists in the autocast state of :func:`global_state`, in order (2.11 to 2.15)."""
     return tuple(symbol("torch._C", "_autocast_supported_devices")())
 
 

@@ -97,13 +97,13 @@ def use_boxed_codegen(gm: Any) -> None:
     gm.recompile()
 
 
-def lazy_graph_module(attributes: Mapping[str, Any], graph: Any, class_name: str) -> Any:
-    """Build a GraphModule whose Python code is generated when first needed.
+def lazy_graph_module(root: Any, graph: Any, class_name: str) -> Any:
+    """Build a GraphModule of ``root``, a module or attributes by name; its Python code is generated when first needed.
 
     ``torch.fx._lazy_graph_module._LazyGraphModule`` (2.11 to 2.15). Most partitions go to Inductor and are never called
     as Python; generating code for ten thousand of them takes ten seconds.
     """
-    return symbol("torch.fx._lazy_graph_module", "_LazyGraphModule")(dict(attributes), graph, class_name)
+    return symbol("torch.fx._lazy_graph_module", "_LazyGraphModule")(root, graph, class_name)
 
 
 def replace_graph(gm: Any, graph: Any) -> None:
@@ -267,13 +267,16 @@ def _attribute_or_none(owner: Any, path: Any) -> Any:
 
 
 def clone_alone(gm: Any) -> Any:
-    """Copy graph and metadata of ``gm``, as a compiler may change the graph it is given; attributes are shared."""
-    from torch.fx import Graph, GraphModule
+    """Copy graph and metadata of ``gm``, as a compiler may change the graph it is given; attributes are shared.
+
+    Its Python code is generated when first needed (:func:`lazy_graph_module`).
+    """
+    from torch.fx import Graph
 
     graph = Graph()
     graph.output(graph.graph_copy(gm.graph, {}))
     graph.output_node().meta = dict(gm.graph.output_node().meta)
-    new = GraphModule(gm, graph, type(gm).__name__)
+    new = lazy_graph_module(gm, graph, type(gm).__name__)
     new.meta = dict(gm.meta)
     return new
 

@@ -280,7 +280,10 @@ def _compile_module(request: RegionRequest, module: torch.fx.GraphModule) -> Com
 def compile_regions(
     gm: torch.fx.GraphModule, regions: Sequence[ExtractedRegion], compiler: RegionCompiler = compile_with_inductor
 ) -> None:
-    """Replace the submodule calls of ``regions`` in ``gm`` with calls of the results of ``compiler``."""
+    """Replace the submodule calls of ``regions`` in ``gm`` with calls of the results of ``compiler``.
+
+    The Python code of ``gm`` is stale afterwards.
+    """
     for region in regions:
         compiled = compiler(request_for(region))
         if is_graph_module(compiled):  # not compiled: it runs as a graph
@@ -289,7 +292,6 @@ def compile_regions(
         region.call.target = as_graph_target(compiled, region.name, plain=makes_plain_values(region))
         region.call.op = "call_function"
         restore_strides(region.call, compiled_output_strides(compiled, len(region.results)))
-    gm.recompile()
 
 
 def request_for(region: ExtractedRegion) -> RegionRequest:

@@ -106,8 +106,7 @@ def extract_partitions(
     ``edges`` are the regions' order besides data flow; the plan keeps those between partitions.
 
     The calls are ``call_module`` nodes without submodules: ``install_submodules`` makes them, or ``compile_regions``
-    replaces them with calls of compiled code. Until then the Python code of ``gm`` is stale.
-    ``compile_regions`` turns them into calls of compiled code. The Python code of ``gm`` is stale until then.
+    replaces them with calls of compiled code. The Python code of ``gm`` is stale.
     """
     if not plan.partitions:
         return []

@@ -100,8 +100,7 @@ def compile_annotated(
     warn_of_unknown_regions(gm.graph)
     donate_nothing()  # a region does not know which values the whole graph may overwrite
     with compile_lock(), preserve_node_meta(enable=False), _tracing_context(gm, example_args):
-        _for_each_graph(gm, functools.partial(_compile_graph, compiler=compiler), set())
-        use_boxed_codegen(gm)
+        _for_each_graph(gm, functools.partial(_compile_graph, compiler=compiler, whole=gm), set())
     return gm
 
 
@@ -137,9 +136,16 @@ def _for_each_graph(
     finish(gm, regions)
 
 
-def _compile_graph(gm: torch.fx.GraphModule, regions: Sequence[ExtractedRegion], compiler: RegionCompiler) -> None:
+def _compile_graph(
+    gm: torch.fx.GraphModule, regions: Sequence[ExtractedRegion], compiler: RegionCompiler, whole: torch.fx.GraphModule
+) -> None:
+    """Compile the regions of ``gm``, which is ``whole`` or the body of one of its operators; ``whole`` is boxed."""
     pass_missing_symbols(gm, regions)
     compile_regions(gm, regions, compiler)
+    if gm is whole:
+        use_boxed_codegen(gm)
+    else:
+        gm.recompile()
 
 
 @contextlib.contextmanager

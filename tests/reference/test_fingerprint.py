@@ -2,9 +2,13 @@
 
 import pytest
 import torch
+from torch._functorch import config as functorch
+from torch._inductor import config as inductor
 
+from pytest_regional._torch.config import compile_state
 from pytest_regional.reference import regional_inductor
 from pytest_regional.reference.fingerprint import fingerprint
+from pytest_regional.reference.regions import freeze
 from tests.reference.graphs import InterpretedCompiler, chain
 
 
@@ -32,3 +36,34 @@ def test_memory_of_inputs_and_results_is_told_apart_and_none_in_between(place, d
     before = fingerprint(request)
     nodes[place].meta["val"] = nodes[0].meta["val"].view(3)
     assert (fingerprint(request) != before) == differs
+
+
+def test_settings_that_hold_their_defaults_are_no_other_state():
+    """PyTorch sets a container to a copy of its default as soon as somebody reads it."""
+    before = freeze(compile_state())
+    with inductor.patch(post_grad_fusion_options={}, epilogue_fusion=True), functorch.patch(cse=True):
+        assert freeze(compile_state()) == before
+
+
+@pytest.mark.parametrize(
+    ("module", "setting", "value"),
+    [
+        (inductor, "max_fusion_size", 3),
+        (inductor, "epilogue_fusion", 1),
+        (inductor, "post_grad_fusion_options", {"normalization_pass": {}}),
+        (inductor, "triton.unique_kernel_names", False),
+        (functorch, "cse", False),
+    ],
+)
+def test_another_setting_is_another_state_even_if_only_its_type_differs(module, setting, value):
+    before = compile_state()
+    with module.patch({setting: value}):
+        assert freeze(compile_state()) != freeze(before)
+    assert compile_state() == before
+
+
+def test_a_setting_that_is_changed_in_place_is_another_state():
+    before = compile_state()
+    with inductor.patch(post_grad_fusion_options={}):
+        inductor.post_grad_fusion_options["normalization_pass"] = {}
+        assert compile_state() != before

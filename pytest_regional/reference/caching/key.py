@@ -14,7 +14,7 @@ import torch.fx
 
 from pytest_regional._errors import RegionalError
 from pytest_regional._torch.autograd_cache import GraphLookup
-from pytest_regional._torch.config import compile_state
+from pytest_regional._torch.config import global_state
 from pytest_regional._torch.distributed import groups_named_in
 from pytest_regional._torch.fx_graphs import is_graph_module
 from pytest_regional.reference.caching.target import TargetFingerprint, this_machine
@@ -135,7 +135,7 @@ def details_of(lookup: GraphLookup, options: BackendOptions, passes: tuple[Hasha
         options,
         passes,
         tuple(f"{name}: {size}" for name, size in sorted(groups_named_in(lookup.graph).items())),
-        str(compile_state()["global"]),
+        str(global_state()),
         this_machine(),
     )
 

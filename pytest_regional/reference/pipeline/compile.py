@@ -15,7 +15,7 @@ import torch.fx
 from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.aot_autograd import donate_nothing
 from pytest_regional._torch.autograd_cache import caches_are_on, count_outcome
-from pytest_regional._torch.config import compile_state, portable_settings
+from pytest_regional._torch.config import global_state, portable_settings
 from pytest_regional._torch.fx_graphs import attribute, is_graph_module, use_boxed_codegen
 from pytest_regional._torch.inductor import is_boxed, output_code
 from pytest_regional._torch.joint_graph import CompiledJoint, compile_joint
@@ -100,7 +100,7 @@ def key_of(
         pipeline.uuid(),
         partitioner,
         portable_settings(),
-        str(compile_state()["global"]),
+        str(global_state()),
         this_machine(),
     )
 
