@@ -197,8 +197,8 @@ def global_state() -> dict[str, Any]:
 def compile_state() -> dict[str, Any]:
     """Return all that a compile in this process may depend on besides its graph.
 
-    The settings of ``torch._inductor.config`` and ``torch._functorch.config`` that are not at their defaults, which
-    stay what they are while a process lives, and :func:`global_state`.
+    These are :func:`global_state` and the settings of ``torch._inductor.config`` and ``torch._functorch.config``. A
+    default does not change while a process lives, so a setting is listed only where it differs from its default.
     """
     inductor_config()
     functorch_config()

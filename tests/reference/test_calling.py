@@ -8,6 +8,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 
 from pytest_regional._region import region
+from pytest_regional._torch.fx_graphs import called_attributes
 from pytest_regional._torch.inductor import inductor_callable
 from pytest_regional.reference import regional, regional_inductor
 from pytest_regional.reference.compile_regions import makes_plain_values
@@ -106,6 +107,27 @@ def test_a_graph_outside_autograd_may_be_called_with_gradients_on(layered_calls)
     for _ in range(2):
         torch.testing.assert_close(gm([x]), product(x).detach())
     assert len(layered_calls) == 2
+
+
+def test_a_body_inside_of_a_plain_module_calls_its_regions(layered_calls):
+    """``recompile`` of a graph recompiles the graph modules right below it, and none inside of a plain module."""
+
+    def program(x):
+        return torch.cond(x.sum() > 0, product, torch.sin, (x,))
+
+    x = torch.ones(4, 4)
+    with preserve_node_meta():
+        gm = make_fx(program, tracing_mode="fake")(x)
+        path, body = next(iter(called_attributes(gm).items()))
+        body(x)
+        gm.inner = torch.nn.Module()
+        gm.inner.body = body
+        delattr(gm, path)
+        (node,) = gm.graph.find_nodes(op="get_attr", target=path)
+        node.target = "inner.body"
+        compiled = regional_inductor(gm)
+    torch.testing.assert_close(compiled([x]), product(x))
+    assert len(layered_calls) == 1
 
 
 def test_installed_torch_tells_what_inductor_generated():
