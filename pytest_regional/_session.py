@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from pytest_regional import _config, _environment
 from pytest_regional._known_failures import KnownFailures
 from pytest_regional._reporting import ReportingErrors
 from pytest_regional._stash import CHOICE, Target
+from pytest_regional._torch import TESTED, installed_version, tested_versions, torch_version
 from pytest_regional.backends import registry
 from pytest_regional.backends.registry import ProjectFile, ProjectFileError
 from pytest_regional.harness.devices.device import DEVICES
@@ -96,12 +96,13 @@ class RegionalSession:
         return lines
 
     def _header(self) -> list[str]:
-        torch = importlib.metadata.version("torch")
+        torch = installed_version()
         backends, devices = ", ".join(self.settings.backends), ", ".join(self.settings.devices)
         return [
             f"regional: backend {backends}; device {devices}; torch {torch}; seed {self.settings.seed}; "
             f"caches fresh for every test in {self.config.stash[_environment.FOLDER].parent}; "
             f"compiled kernels {f'kept in {self.settings.kernel_store}' if self.settings.kernel_store else 'not kept'}",
+            *_untested_torch(),
             *self._fuzz_header(),
         ]
 
@@ -112,6 +113,14 @@ class RegionalSession:
             f"regional: each fuzz test {self.settings.fuzz}, drawn from seed {self.fuzz_seed} "
             f"(--regional-seed={self.fuzz_seed} draws the same); findings in {self.settings.findings}"
         ]
+
+
+def _untested_torch() -> list[str]:
+    if TESTED[0] <= torch_version() <= TESTED[1]:
+        return []
+    return [
+        f"regional: torch {installed_version()} is untested: pytest-regional is tested with torch {tested_versions()}"
+    ]
 
 
 def _project_file(config: pytest.Config) -> ProjectFile:

@@ -35,7 +35,11 @@ Modules by area of PyTorch; later ones import earlier ones:
 from __future__ import annotations
 
 import importlib
-from functools import cache
+import importlib.util
+import re
+import runpy
+import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -46,13 +50,38 @@ class MissingTorchSymbolError(RegionalError, ImportError):
     """A private PyTorch symbol that this version of pytest-regional needs does not exist in the installed torch."""
 
 
-@cache
-def torch_version() -> tuple[int, int]:
-    """Return the installed torch's ``(major, minor)``."""
-    import torch
+#: The first and the last minor version that this package is tested with.
+TESTED = ((2, 11), (2, 15))
 
-    major, minor = torch.__version__.split(".")[:2]
+
+def installed_version() -> str:
+    """Return ``torch.__version__`` as it is, without importing torch."""
+    if "torch" in sys.modules:
+        return str(sys.modules["torch"].__version__)
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("torch is not installed", name="torch")
+    return str(runpy.run_path(str(Path(spec.origin).with_name("version.py")))["__version__"])
+
+
+def release_of(version: str) -> str:
+    """Return the release number in a version of torch: ``2.16.0`` for ``2.16.0a0+git1234``.
+
+    A version without a number, such as ``main+git1234``, is a build of the sources: later than all tested versions.
+    """
+    number = re.match(r"\d+\.\d+(\.\d+)?", version)
+    return number[0] if number else f"{TESTED[1][0]}.{TESTED[1][1] + 1}"
+
+
+def torch_version() -> tuple[int, int]:
+    """Return the installed torch's ``(major, minor)``; torch need not be imported."""
+    major, minor = release_of(installed_version()).split(".")[:2]
     return int(major), int(minor)
+
+
+def tested_versions() -> str:
+    """Return :data:`TESTED` in words."""
+    return " to ".join(f"{major}.{minor}" for major, minor in TESTED)
 
 
 def private_module(name: str) -> ModuleType:
@@ -86,6 +115,6 @@ def _missing(name: str) -> MissingTorchSymbolError:
     import torch
 
     return MissingTorchSymbolError(
-        f"{name} does not exist in torch {torch.__version__}; pytest-regional supports torch 2.11 to 2.15. Install a "
-        f"supported torch, or a newer pytest-regional."
+        f"{name} does not exist in torch {torch.__version__}; pytest-regional is tested with torch {tested_versions()}. "
+        f"Install one of them, or a newer pytest-regional."
     )

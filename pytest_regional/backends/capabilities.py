@@ -7,17 +7,15 @@ model is SQLAlchemy's dialect suite: a class of predicates, not a list of skippe
 from __future__ import annotations
 
 import copy
-import importlib.metadata
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import Version
 
 from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
+from pytest_regional._torch import installed_version, release_of
 
 
 @dataclass(frozen=True)
@@ -51,14 +49,8 @@ def supported_for(torch: str, reason: str) -> Support:
     return (
         Support(True)
         if torch_matches(torch)
-        else unsupported(f"{reason} (supported for torch {torch}, this is {torch_version()})")
+        else unsupported(f"{reason} (supported for torch {torch}, this is {installed_version()})")
     )
-
-
-@cache
-def torch_version() -> Version:
-    """Return the installed torch's version without importing it, local part (``+cpu``) removed."""
-    return Version(Version(importlib.metadata.version("torch")).public)
 
 
 def torch_matches(specifier: str) -> bool:
@@ -67,7 +59,7 @@ def torch_matches(specifier: str) -> bool:
     Raises:
         ValueError: when ``specifier`` is no version specifier.
     """
-    return versions_in(specifier).contains(torch_version().base_version)
+    return versions_in(specifier).contains(release_of(installed_version()))
 
 
 def versions_in(specifier: object) -> SpecifierSet:

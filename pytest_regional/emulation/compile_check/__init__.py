@@ -11,6 +11,7 @@ import importlib.metadata
 from collections.abc import Iterable, Sequence
 from functools import cache
 
+from pytest_regional._torch import installed_version
 from pytest_regional.emulation.compile_check.results import (
     DEFAULT_ARCHITECTURES,
     CompiledKernel,
@@ -87,7 +88,7 @@ def _key(kernel: KernelSource, arch: str, all_configs: bool) -> tuple[str, ...]:
 
 @cache
 def _versions() -> tuple[str, str]:
-    return importlib.metadata.version("torch"), importlib.metadata.version("triton")
+    return installed_version(), importlib.metadata.version("triton")
 
 
 __all__ = [

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from pytest_regional._errors import RegionalError
 from pytest_regional._text import plural
+from pytest_regional._torch import torch_version
 from pytest_regional.harness import isolation
 from pytest_regional.harness.compiling import refuse_no_program
 from pytest_regional.harness.goldens.difference import MOST, in_full, sentences
@@ -116,7 +115,7 @@ def assert_golden(
         record = _run_afresh(regional, program, inputs, options)
     text = text_of(record, names)
     key = GoldenKey(goldens.test, regional.backend, name)
-    used = UsedGolden(key, device_class(regional.device_under_test), version_of_torch())
+    used = UsedGolden(key, device_class(regional.device_under_test), torch_version())
     file = GoldenFile.read(goldens.path)
     if goldens.update:
         _note(goldens, file, used, text)
@@ -201,12 +200,6 @@ def _otherwise(goldens: GoldensOfTest, used: UsedGolden, version: Version, entry
 
 def _said(version: Version) -> str:
     return ".".join(map(str, version))
-
-
-def version_of_torch() -> Version:
-    """Return major and minor number of the installed torch; builds of one minor version count as the same."""
-    major, minor = re.findall(r"\d+", torch.__version__)[:2]
-    return int(major), int(minor)
 
 
 def device_class(device: DeviceUnderTest) -> str:

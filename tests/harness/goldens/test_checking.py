@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from pytest_regional import testing
+from pytest_regional._torch import torch_version
 from pytest_regional.harness.goldens.checking import (
     GoldenNameError,
     MissingGoldenError,
     NoGoldenFileError,
     device_class,
-    version_of_torch,
 )
 from pytest_regional.harness.goldens.facts import FACTS, NoCompileError, UnknownFactError
 from pytest_regional.harness.goldens.file import GoldenFile, GoldenKey
@@ -111,7 +111,7 @@ def test_a_backend_without_aotautograd(path):
 
 def test_an_earlier_version_holds(r, path):
     write(r, path, product, *pair(r))
-    key, (major, minor) = GoldenKey("test_it", "reference"), version_of_torch()
+    key, (major, minor) = GoldenKey("test_it", "reference"), torch_version()
     file = GoldenFile.read(path)
     text = file.holding(key, "cpu", (major, minor))[1].text
     file.remove(key)
