@@ -58,6 +58,7 @@ class RerunCommands:
         self._session = session
         self._config = session.config
         arguments = [*_from_environment(), *map(str, session.config.invocation_params.args)]
+        _config.give_bare_options_their_values(arguments)
         # It is printed on pages that many people read.
         self._given = [masked_urls(one) for one in _repeated(arguments)]
 

@@ -115,6 +115,6 @@ def _missing(name: str) -> MissingTorchSymbolError:
     import torch
 
     return MissingTorchSymbolError(
-        f"{name} does not exist in torch {torch.__version__}; pytest-regional is tested with torch {tested_versions()}. "
-        f"Install one of them, or a newer pytest-regional."
+        f"{name} does not exist in torch {torch.__version__}; pytest-regional is tested with torch "
+        f"{tested_versions()}. Install one of them, or a newer pytest-regional."
     )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
+
+from pytest_regional._config import give_bare_options_their_values
 
 PARITY = """
     @pytest.mark.regional_compile
@@ -29,6 +32,56 @@ def test_what_follows_the_bare_option_is_a_path(downstream, pytester):
     result = downstream(PARITY, "--regional-backend", "suites")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["suites?test_other.py*"])
+
+
+@pytest.mark.parametrize("name", ["aot_eager", "mine:eager", "aot_eager,mine:eager"])
+def test_a_name_may_follow_after_a_space(downstream, pytester, name):
+    pytester.makepyfile(mine="def eager(gm, inputs):\n    return gm.forward\n")
+    marked = (
+        "@pytest.mark.regional_compile(expects_regions=False)\ndef test_it(regional): print('ran on', regional.backend)"
+    )
+    result = downstream(marked, "--regional-backend", name, "test_it.py", "-s")
+    result.assert_outcomes(passed=1 + name.count(","))
+    result.stdout.fnmatch_lines([f"*ran on {each.rpartition(':')[2]}*" for each in name.split(",")])
+
+
+def test_a_misspelled_name_after_a_space_is_an_unknown_backend(downstream):
+    result = downstream(PARITY, "--regional-backend", "refrence")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*unknown backend 'refrence'. Did you mean 'reference'?*"])
+
+
+def test_a_directory_named_like_a_backend_is_a_path(downstream, pytester):
+    pytester.mkdir("torch").joinpath("test_other.py").write_text("def test_other(): pass\n")
+    result = downstream(PARITY, "--regional-backend", "torch")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*regional: backend reference; *", "torch?test_other.py*"])
+
+
+def test_words_after_an_option_that_may_be_bare(pytester):
+    for given, parsed in {
+        "--regional-backend": "--regional-backend=reference",
+        "--regional-backend -v": "--regional-backend=reference -v",
+        "--regional-backend torch,inductor -v": "--regional-backend=torch,inductor -v",
+        "--regional-backend mine:spec": "--regional-backend=mine:spec",
+        "--regional-backend test_it.py::test_it": "--regional-backend=reference test_it.py::test_it",
+        "--regional-backend my.suites --pyargs": "--regional-backend=reference my.suites --pyargs",
+        "--regional-verify 2.5 --regional-backend": "--regional-verify=2.5 --regional-backend=reference",
+        "--regional-verify tests -- --regional-backend": "--regional-verify=20 tests -- --regional-backend",
+    }.items():
+        arguments = given.split()
+        assert give_bare_options_their_values(arguments), given
+        assert " ".join(arguments) == parsed, given
+
+
+def test_an_untested_torch_is_named_in_the_header(downstream, monkeypatch):
+    tested = downstream(PARITY, "--regional-backend=aot_eager", "--collect-only")
+    tested.stdout.no_fnmatch_line("*is untested*")
+    monkeypatch.setattr(torch, "__version__", "main+git1234567")
+    result = downstream(PARITY, "--regional-backend=aot_eager")
+    result.assert_outcomes(passed=1)
+    untested = "regional: torch main+git1234567 is untested: pytest-regional is tested with torch 2.11 to 2.15"
+    result.stdout.fnmatch_lines(["regional: backend aot_eager; *; torch main+git1234567; *", untested])
 
 
 def test_several_backends_are_in_the_ids(downstream):
