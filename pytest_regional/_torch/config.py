@@ -69,8 +69,15 @@ def config_state(name: str) -> dict[str, Any]:
         override = entry.user_override
         value = override.get() if isinstance(override, ContextVar) else override
         if value is not unset and entry.alias is None:
-            values[key] = copy.deepcopy(value) if isinstance(value, (list, set, dict)) else value
+            values[key] = _with_containers_copied(value)
     return values
+
+
+def _with_containers_copied(value: Any) -> Any:
+    """Copy lists, sets and dictionaries; what they hold, such as passes, may equal nothing but itself."""
+    if isinstance(value, dict):
+        return {key: _with_containers_copied(one) for key, one in value.items()}
+    return type(value)(map(_with_containers_copied, value)) if isinstance(value, list | set) else value
 
 
 def config_default(name: str, key: str) -> Any:

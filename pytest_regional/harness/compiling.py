@@ -29,6 +29,7 @@ from pytest_regional.harness.observe.listeners import compile_graph_observed
 from pytest_regional.harness.observe.observer import Observer
 from pytest_regional.harness.options import CompileOptionError, CompileOptions
 from pytest_regional.harness.parity.execution import cotangents_for
+from pytest_regional.harness.pre_grad_passes import runs_counted
 
 
 class CompilesWithBackend:
@@ -133,7 +134,7 @@ class CompilesWithBackend:
         def backend_under_test(gm: Any, example_inputs: Any) -> Any:
             for region in eager_regions:
                 annotated.strip_region(gm, region)
-            with options.scope(taken), self._compiling_with(options):
+            with options.scope(taken), runs_counted(), self._compiling_with(options):
                 self._observer.note_passes()
                 return inner(gm, example_inputs, **keywords)
 

@@ -1,4 +1,4 @@
-"""A counting pre-grad pass: what ``pre_grad_pass(uuid=...)`` makes, and how its runs reach the observer."""
+"""How runs of pre-grad passes reach the observer, and the counting pass that ``pre_grad_pass(uuid=...)`` makes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from pytest_regional._pass_forms import pass_name
+from pytest_regional._torch.config import INDUCTOR, inductor_config, patched_config, pre_grad_custom_passes
 from pytest_regional._torch.inductor import custom_graph_pass_base
 
 #: Marks passes that tell the observer of each run themselves, whoever runs them.
@@ -119,13 +121,66 @@ def counting_pass(uuid: object = None, transform: Callable[[Any], None] | None =
     return CountingPass()
 
 
+class _Counted:
+    """A configured pass whose runs are reported; in everything else it is the pass that it stands for."""
+
+    def __init__(self, custom: Any) -> None:
+        self.__wrapped__ = custom
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if _LISTENERS:
+            _LISTENERS[-1](pass_name(self.__wrapped__), self.__wrapped__, next(iter(args), None))
+        return self.__wrapped__(*args, **kwargs)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return type(self.__wrapped__)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__wrapped__, name)
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.__wrapped__ == getattr(other, "__wrapped__", other))
+
+    def __hash__(self) -> int:
+        return hash(self.__wrapped__)
+
+    def __reduce__(self) -> Any:
+        return _same, (self.__wrapped__,)
+
+
+def _same(custom: Any) -> Any:
+    return custom
+
+
+def _counted(custom: Any) -> Any:
+    if getattr(custom, COUNTS_ITSELF, False) or issubclass(type(custom), _Counted) or not callable(custom):
+        return custom
+    # Messages name a pass after its type.
+    named = {"__qualname__": type(custom).__qualname__, "__module__": type(custom).__module__}
+    return type(type(custom).__name__, (_Counted,), named)(custom)
+
+
+@contextlib.contextmanager
+def runs_counted() -> Iterator[None]:
+    """Report each run of the passes in ``pre_grad_custom_pass``, whichever backend runs them, inside the context."""
+    passes = [_counted(custom) for custom in pre_grad_custom_passes()]
+    if all(new is old for new, old in zip(passes, pre_grad_custom_passes(), strict=True)):
+        yield
+        return
+    configured = inductor_config().pre_grad_custom_pass
+    several = isinstance(configured, list | tuple)
+    with patched_config(INDUCTOR, {"pre_grad_custom_pass": type(configured)(passes) if several else passes[0]}):
+        yield
+
+
 #: Called with the name, the pass and the graph of each run; the last one is called, that of the innermost harness.
 _LISTENERS: list[Callable[[str, Any, Any], None]] = []
 
 
 @contextlib.contextmanager
 def runs_reported_to(listener: Callable[[str, Any, Any], None]) -> Iterator[None]:
-    """Call ``listener(name, custom, graph)`` at each run of a counting pass while the context lasts."""
+    """Call ``listener(name, custom, graph)`` at each run of a pass that is counted while the context lasts."""
     _LISTENERS.append(listener)
     try:
         yield

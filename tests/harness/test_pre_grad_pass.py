@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import operator
+import pickle
 
 import pytest
 import torch
 
-from pytest_regional import BackendSpec
+from pytest_regional import BackendSpec, region
 from pytest_regional._torch import symbol
 from pytest_regional.backends.capabilities import torch_matches
 from pytest_regional.harness.options import CompileOptionError
@@ -250,3 +252,77 @@ def test_a_timing_that_the_backend_does_not_take():
 def test_an_unknown_compile_option():
     with pytest.raises(ValueError, match=r"unknown compile option 'pre_grad_timing'. Did you mean"):
         spec_of({"pre_grad_timing"})
+
+
+# Passes that do not count themselves
+
+
+class Own(symbol("torch._inductor.custom_graph_pass", "CustomGraphPass")):
+    """A pass as users write it; ``ran`` says how often it did."""
+
+    def __init__(self, uuid: str | None = "own") -> None:
+        self.ran, self._uuid = 0, uuid
+
+    def __call__(self, graph):
+        self.ran += 1
+
+    def uuid(self):
+        return self._uuid
+
+
+def by_option(r, passes):
+    r.compile(pair_in_region, pre_grad_pass=passes)(*pair(r))
+
+
+def by_configuration(r, passes):
+    with torch._inductor.config.patch(pre_grad_custom_pass=passes):
+        r.compile(pair_in_region)(*pair(r))
+
+
+def pair_in_region(x, w):
+    with region("r"):
+        return nested(x, w) @ w
+
+
+def runs_them(gm, example_inputs):
+    """A backend of another author, which takes one pass or several."""
+    configured = symbol("torch._inductor.config", "pre_grad_custom_pass")
+    for custom in configured if isinstance(configured, list | tuple) else [configured]:
+        custom(gm.graph)
+    return gm.forward
+
+
+@pytest.mark.filterwarnings("ignore:the pre-grad pass:pytest_regional.RegionalWarning")
+@pytest.mark.parametrize("backend", ["reference", "inductor", "runs_them"])
+def test_the_users_own_passes_are_counted_whichever_backend_runs_them(backend):
+    """Each form of pass, given by option and by configuration: counted once a graph, not on the bodies inside."""
+    spec = BackendSpec(name="runs_them", factory=lambda: runs_them) if backend == "runs_them" else backend
+    with regional(spec, expects_regions=False) as r:
+        for give in (by_option, by_configuration):
+            for wanted, make in {
+                1: lambda own: own,
+                2: lambda own: [own, Own("second")],
+                3: lambda own: (own, pre_grad_pass(uuid="counts itself"), Own()),
+                4: lambda own: [own.__call__, functools.partial(own), lambda graph: own(graph), Own(None)],
+            }.items():
+                own = Own()
+                with r.expect(pre_grad_calls=wanted, region_pre_grad_calls=0):
+                    give(r, make(own))
+                assert own.ran >= 1, (give, wanted)
+                r.reset()
+
+
+def test_a_pass_that_is_counted_is_itself_to_the_backend():
+    seen = []
+
+    def looks(gm, example_inputs):
+        seen.append(symbol("torch._inductor.config", "pre_grad_custom_pass"))
+        return gm.forward
+
+    own = Own()
+    with regional(BackendSpec(name="looks", factory=lambda: looks), expects_regions=False) as r:
+        r.compile(plain, pre_grad_pass=own)(*pair(r))
+    assert seen == [own]
+    assert isinstance(seen[0], Own)
+    assert (seen[0].uuid(), type(seen[0]).__qualname__, hash(seen[0])) == ("own", "Own", hash(own))
+    assert pickle.loads(pickle.dumps(seen[0])).uuid() == "own"

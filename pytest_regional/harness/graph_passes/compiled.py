@@ -147,7 +147,7 @@ class ProgramUnderTest:
     def _ran(self, one: PassUnderTest, graph: torch.fx.Graph) -> None:
         # A counting pass tells the observer itself.
         if self.stage.name == "pre_grad" and not getattr(one.given, "counts_itself", False):
-            self.regional._observer.pass_ran(one.name)
+            self.regional._observer.pass_ran(one.name, graph=graph)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from pytest_regional.harness.observe.listeners import (
     compile_region_observed,
     moved,
 )
-from pytest_regional.harness.pre_grad_passes import COUNTS_ITSELF, is_body, runs_reported_to
+from pytest_regional.harness.pre_grad_passes import PassCounts, is_body, runs_counted, runs_reported_to
 from pytest_regional.harness.record import CompileTime, GeneratedCode, GeneratedSource, GraphRecord
 
 
@@ -244,7 +244,7 @@ class Observer:
         """
         self._refuse("a backend was handed a graph")
         observed = Frame("backend", gm=ObservedGraph.of("inference", gm), module=gm, other=other)
-        with self._frame(observed) as frame, self.left_by_backend.around(other):
+        with self._frame(observed) as frame, self.left_by_backend.around(other), runs_counted():
             self.note_passes()
             self.misspelt_annotations |= dict.fromkeys(annotated.misspelt_in(gm))
             self.flush()
@@ -309,7 +309,7 @@ class Observer:
             self._add_graph(graph)
             fallbacks = dynamo.regional_fallbacks()
             frame = Frame("graph", graph, tuple(graph.regions), other=other)
-            with self.left_by_backend.around(other), scope(), self._frame(frame):
+            with self.left_by_backend.around(other), scope(), runs_counted(), self._frame(frame):
                 result = compile_graph_observed(self.listeners, kind, gm, lambda: compiler(gm, example_inputs))
             graph.add_calls(annotated.compiled_calls_in(result))
             self.called_compiled_region |= not other and annotated.holds_compiled_region(result)
@@ -431,33 +431,34 @@ class Observer:
             self._log.count("fallbacks", f"the backend handed {frame} to Inductor")
 
     def _on_pre_grad(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        for custom in config.pre_grad_custom_passes():
-            if not getattr(custom, COUNTS_ITSELF, False):
-                self.pass_ran(type(custom).__name__)
-        return original(*args, **kwargs)
+        with runs_counted():
+            return original(*args, **kwargs)
 
     def note_passes(self) -> None:
         """Note the counting passes that are configured for the Dynamo graph being compiled, whether they run or not."""
         backend = self._inside("backend")
         for custom in config.pre_grad_custom_passes():
-            if backend and getattr(custom, COUNTS_ITSELF, False):
+            if backend and isinstance(custom, PassCounts):
                 backend.dynamo_graph.runs_of(custom)
 
     def pass_ran(self, name: str, custom: Any = None, graph: Any = None) -> None:
         """Count one run of the pre-grad pass called ``name``, for the Dynamo graph or the region being compiled.
 
-        ``custom`` is the pass where it counts itself, and ``graph`` what it ran on.
+        ``custom`` is the pass, and ``graph`` what it ran on: a body of an operator there is not counted.
         """
+        counting = custom if isinstance(custom, PassCounts) else None
         backend = self._inside("backend")
-        if custom is not None and backend and not self._nested:
-            runs = backend.dynamo_graph.runs_of(custom)
-            if is_body(graph, backend.module):
-                runs.body_calls += 1
+        if backend and not self._nested:
+            body = is_body(graph, backend.module)
+            if counting is not None:
+                runs = backend.dynamo_graph.runs_of(counting)
+                runs.body_calls += body
+                runs.calls += not body
+            if body:
                 return
-            runs.calls += 1
         self._count("pre_grad_calls", f"{name} ran")
-        if custom is not None and self._nested:
-            custom.region_calls += 1
+        if counting is not None and self._nested:
+            counting.region_calls += 1
 
     def _add_source(self, compiled: Any, *, loaded: bool, launches: Sequence[RawLaunch] = ()) -> None:
         text = getattr(compiled, "source_code", None)
