@@ -104,6 +104,7 @@ def _call(job: Job) -> dict[str, Any]:
         function = getattr(function, part)
     arguments = pickle.loads(job.arguments)
     with harness(**job.harness) as regional:
+        os.environ.update(job.moved_caches)
         # What was imported lives as long as the process: never looked at again, it costs no collection any time.
         gc.freeze()
         gc.enable()

@@ -51,6 +51,7 @@ class Job:
     """What the child needs; plain data, pickled to a file.
 
     ``file`` is the source file of the function's module: test modules are rarely importable by name elsewhere.
+    ``moved_caches`` are the variables by which the test moved its caches.
     """
 
     module: str
@@ -59,9 +60,15 @@ class Job:
     arguments: bytes
     harness: dict[str, Any]
     search_path: tuple[str, ...]
+    moved_caches: Mapping[str, str] = field(default_factory=dict)
 
 
-def job_for(function: Callable[..., Any], arguments: tuple[Any, ...], harness: dict[str, Any]) -> Job:
+def job_for(
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    harness: dict[str, Any],
+    moved_caches: Mapping[str, str] | None = None,
+) -> Job:
     """Describe a call so that another interpreter can make it.
 
     Raises:
@@ -80,7 +87,7 @@ def job_for(function: Callable[..., Any], arguments: tuple[Any, ...], harness: d
         raise TypeError(f"the arguments of in_new_process must be picklable: {error}") from error
     module = function.__module__
     file = getattr(sys.modules.get(module), "__file__", None)
-    return Job(module, qualname, file, pickled, harness, tuple(p for p in sys.path if p))
+    return Job(module, qualname, file, pickled, harness, tuple(p for p in sys.path if p), moved_caches or {})
 
 
 def call_in_new_process(

@@ -547,6 +547,9 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
     ) -> ProcessResult:
         """Call ``function(*arguments)`` in a new process that shares this test's cache directory.
 
+        Where the test has set ``TORCHINDUCTOR_CACHE_DIR`` or ``TRITON_CACHE_DIR``, as for a cache that was moved, they
+        hold there as well; Triton's cache follows Inductor's unless it is set itself.
+
         A function whose first parameter is called ``regional`` gets a harness like this one before the arguments.
         Returns a :class:`ProcessResult` with the call's value and counters. A skip there is a skip here.
 
@@ -564,7 +567,7 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         """
         if timeout is not None:
             timeout = _seconds(timeout)
-        job = job_for(function, arguments, self._for_new_process())
+        job = job_for(function, arguments, self._for_new_process(), isolation.moved_caches(self.folder))
         result, compiled = call_in_new_process(job, timeout, self.new_processes, fresh_interpreter=fresh_interpreter)
         # What was compiled or loaded there was compiled or loaded by this test.
         self._observer.called_compiled_region |= compiled

@@ -181,41 +181,50 @@ _FAILED = ("failed", "error", "crashed")
 
 
 def advice(facts: Sequence[Facts]) -> list[str]:
-    """Return a line for each claimed capability whose tests failed.
+    """Return a line for each claimed capability, or set of them, for want of which tests may have failed.
 
-    Where several tests need a capability and all failed it is most likely absent. One test is no evidence of that;
-    where some passed the capability is there, and what failed is a defect. What a built-in backend claims is not the
-    user's to take back: there it is a defect in any case.
+    A test that needs several says nothing against those that another test shows to work. What remains is charged
+    together. Where several tests failed for want of one capability and none passed, it is most likely absent; one test
+    is no evidence of that. Where some passed the capability is there. What a built-in backend claims is not the user's
+    to take back: there it is a defect in any case.
     """
-    outcomes: dict[tuple[str, str], list[str]] = {}
+    passed = Counter(
+        (fact["backend"], name) for fact in facts if fact["outcome"] == "passed" for name in fact["requires"]
+    )
+    failed: Counter[tuple[str, tuple[str, ...]]] = Counter()
     for fact in facts:
-        for name in fact["requires"]:
-            outcomes.setdefault((fact["backend"], name), []).append(fact["outcome"])
-    lines = []
-    for (backend, name), ended in sorted(outcomes.items()):
-        ran = [outcome for outcome in ended if outcome in (*_FAILED, "passed")]
-        failed = sum(outcome in _FAILED for outcome in ran)
-        if not failed:
-            continue
-        which = _which(failed, len(ran))
-        lines.append(f"{name} of {backend}: {which} failed; {_remedy(backend, name, failed, len(ran))}")
-    return lines
+        backend, needed = fact["backend"], tuple(dict.fromkeys(fact["requires"]))
+        lacking = tuple(sorted(name for name in needed if not passed[backend, name]))
+        # Each of several that work elsewhere is there: the failure says nothing about one of them.
+        charged = lacking or (needed if len(needed) == 1 else ())
+        if fact["outcome"] in _FAILED and charged:
+            failed[backend, charged] += 1
+    return [
+        _line(backend, names, count, count + passed[backend, names[0]] * (len(names) == 1))
+        for (backend, names), count in sorted(failed.items())
+    ]
 
 
-def _which(failed: int, ran: int) -> str:
+def _line(backend: str, names: tuple[str, ...], failed: int, ran: int) -> str:
+    them = "it" if len(names) == 1 else "them"
     if failed < ran:
-        return f"{failed} of {ran} tests that need it"
-    return "the only test that needs it" if failed == 1 else f"all {failed} tests that need it"
+        which = f"{failed} of {ran} tests that need {them}"
+    else:
+        which = f"the only test that needs {them}" if failed == 1 else f"all {failed} tests that need {them}"
+    return f"{' and '.join(names)} of {backend}: {which} failed; {_remedy(backend, names, failed, ran)}"
 
 
-def _remedy(backend: str, name: str, failed: int, ran: int) -> str:
+def _remedy(backend: str, names: tuple[str, ...], failed: int, ran: int) -> str:
     if failed < ran:
-        return "it is there, with defects"
+        return "others pass, so it is there: a defect, or the tests ask for more than it says"
     if registry.origin(backend) == "built in":
         return "the backend is built in and claims it, so this is a defect to report"
     if failed == 1:
         return "one test does not say whether it is absent or has a defect"
-    return f"declare it absent if it is: {_declared(backend, name)}"
+    if len(names) > 1:
+        return "no test shows which of them is absent, if one is"
+    count = "; or report what is compiled with pytest_regional.report_region" if names == ("region_counts",) else ""
+    return f"declare it absent if it is: {_declared(backend, names[0])}{count}"
 
 
 def _declared(backend: str, name: str) -> str:

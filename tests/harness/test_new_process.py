@@ -6,6 +6,7 @@ import atexit
 import faulthandler
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -100,6 +101,28 @@ def test_cold_then_warm():
     assert len({cold.value[1], warm.value[1], os.getpid()}) == 3
     assert (cold.counters.region_compiles, cold.counters.region_cache_hits) == (1, 0)
     assert (warm.counters.region_compiles, warm.counters.region_cache_hits) == (0, 1)
+
+
+def compile_and_tell_where(regional):
+    regional.compile(product)(*pair(regional))
+    return os.environ["TORCHINDUCTOR_CACHE_DIR"], os.environ["TRITON_CACHE_DIR"]
+
+
+def test_a_moved_cache_is_read_where_the_test_says(tmp_path, monkeypatch):
+    """As it is when a cache was made in one directory and baked into an image at another."""
+    with regional("reference") as r:
+        (made, _), cold = r.in_new_process(compile_and_tell_where)
+        moved = tmp_path / "elsewhere" / "cache"
+        shutil.move(made, moved)
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(moved))
+        used, warm = r.in_new_process(compile_and_tell_where)
+        monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+        both, _ = r.in_new_process(compile_and_tell_where)
+    assert made == str(r.folder)
+    assert (cold.cache_hits, cold.cache_misses) == (0, 1)
+    assert used == (str(moved), str(moved / "triton"))
+    assert (warm.cache_hits, warm.cache_misses, warm.region_compiles) == (1, 0, 0)
+    assert both == (str(moved), str(tmp_path))
 
 
 def test_a_function_without_harness_gets_only_its_arguments():

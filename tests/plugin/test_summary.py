@@ -94,9 +94,20 @@ def test_a_capability_whose_tests_all_fail_is_most_likely_absent(downstream, pyt
         def test_draws(regional, passes):
             assert passes
 
+        # That backward works, others show: what these lack is mutation.
         @pytest.mark.regional_compile(requires=("mutation", "backward"), expects_regions=False)
         def test_mutates(regional):
             assert False
+
+        # Both work elsewhere, so neither is charged.
+        @pytest.mark.regional_compile(requires=("dynamic_shapes", "backward"), expects_regions=False)
+        def test_trains_with_sizes(regional):
+            assert False
+
+        @pytest.mark.parametrize("passes", [0, 0])
+        @pytest.mark.regional_compile(requires=("aliasing", "channels_last", "backward"), expects_regions=False)
+        def test_trains_views(regional, passes):
+            assert passes
 
         @pytest.mark.parametrize("passes", [0, 1, 1])
         @pytest.mark.regional_compile(requires=("backward",), expects_regions=False)
@@ -114,10 +125,12 @@ def test_a_capability_whose_tests_all_fail_is_most_likely_absent(downstream, pyt
     result.stdout.fnmatch_lines(
         [
             "*regional conformance*",
-            "backward of aot_eager: 2 of 4 tests that need it failed; it is there, with defects",
+            f"aliasing and channels_last of aot_eager: all 2 tests that need them failed; {defect}",
+            "backward of aot_eager: 1 of 3 tests that need it failed; others pass, so it is there: *",
             f"mutation of aot_eager: the only test that needs it failed; {defect}",
             f"rng of aot_eager: all 2 tests that need it failed; {defect}",
-            "backward of mine: 2 of 4 tests that need it failed; it is there, with defects",
+            "aliasing and channels_last of mine: all 2 tests that need them failed; no test shows which of them is *",
+            "backward of mine: 1 of 3 tests that need it failed; others pass, so it is there: *",
             "mutation of mine: the only test that needs it failed; one test does not say whether it is absent or has *",
             f"rng of mine: all 2 tests that need it failed; {declared}",
         ]

@@ -26,11 +26,24 @@ _SHARED_CACHE_SETTINGS = {
 }
 
 
+def cache_variables(folder: Path | str) -> dict[str, str]:
+    """Return the variables that put every compiler cache into ``folder``."""
+    return {"TORCHINDUCTOR_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(Path(folder, "triton"))}
+
+
+def moved_caches(folder: Path) -> dict[str, str]:
+    """Return the variables by which a test moved its caches out of ``folder``; Triton's follows Inductor's."""
+    isolated = cache_variables(folder)
+    moved = {name: os.environ[name] for name in isolated if os.environ.get(name, isolated[name]) != isolated[name]}
+    inductor = moved.get("TORCHINDUCTOR_CACHE_DIR")
+    return {**cache_variables(inductor), **moved} if inductor else moved
+
+
 @contextlib.contextmanager
 def cache_folder(folder: Path) -> Iterator[Path]:
     """Set every compiler cache to ``folder`` while the context lasts."""
     folder.mkdir(parents=True, exist_ok=True)
-    values = {"TORCHINDUCTOR_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
+    values = cache_variables(folder)
     saved = {name: os.environ.get(name, MISSING) for name in values}
     os.environ.update(values)
     try:
