@@ -273,7 +273,11 @@ def _difference(model: Any, compiled: Any, args: tuple[Any, ...], kwargs: Mappin
     if eager.exception is not None:
         return ""
     found = execute(compiled, args, kwargs=kwargs, state_of=model)
-    return origin_of(found.exception) if found.exception is not None else kinds_of(compare(eager, found).mismatches)
+    return (
+        origin_of(found.exception)
+        if found.exception is not None
+        else kinds_of(compare(eager, found, own_draws=True).mismatches)
+    )
 
 
 def _compared(model: Any, compiled: Any, args: Any, kwargs: Any, options: Mapping[str, Any]) -> dict[str, Any]:

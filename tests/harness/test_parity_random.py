@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+
+import numpy
 import pytest
 import torch
 
@@ -184,3 +187,56 @@ def test_statistics_of_what_holds_no_number():
     assert statistics({"output": torch.empty(0)}, ["output"]) == {}
     found = statistics({"output": torch.tensor([float("nan"), 1.0, -1.0])}, ["output"])
     assert all(abs(one.value) <= 1 for one in found.values())
+
+
+def reseeds(gm, example_inputs):
+    def call(*inputs):
+        result = gm(*inputs)
+        torch.manual_seed(0)
+        return result
+
+    return call
+
+
+def draws_once_more(gm, example_inputs):
+    def call(*inputs):
+        result = gm(*inputs)
+        torch.rand(1)
+        return result
+
+    return call
+
+
+def draws_from_python(gm, example_inputs):
+    def call(*inputs):
+        random.random()
+        return gm(*inputs)
+
+    return call
+
+
+def draws_from_numpy(gm, example_inputs):
+    def call(*inputs):
+        numpy.random.rand()
+        return gm(*inputs)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("backend", "generator"),
+    [(reseeds, "cpu"), (draws_once_more, "cpu"), (draws_from_python, "Python"), (draws_from_numpy, "numpy")],
+)
+@pytest.mark.parametrize("program", [torch.sin, dropped])
+def test_a_generator_in_another_state_than_eager_leaves_it_in(backend, generator, program):
+    with pytest.raises(ParityError, match=f"leaves the generator of {generator} in another state") as caught:
+        judged(BackendSpec("faulty", lambda: backend), program)
+    assert {m.kind for m in caught.value.report.mismatches} == {"draws"}
+    assert caught.value.report.mismatches[0].where == "random state"
+
+
+def test_numbers_drawn_from_python_are_the_same_in_every_run():
+    state = random.getstate()
+    with regional("aot_eager", expects_regions=False) as r:
+        assert r.assert_parity(lambda x: x * random.random(), r.randn(4), compiled=lambda program: program).ok
+    assert random.getstate() == state

@@ -8,6 +8,8 @@ What must be equal besides values, and when:
 * **Strides of gradients**, always: autograd stores them under its layout contract (the leaf's strides if that is dense,
   else row-major), whoever computed them.
 * **Aliasing**: which inputs, state tensors and earlier outputs an output is, or shares memory with; lost or gained.
+* **Random generators**: the states that they are left in. A program that draws its own random numbers need not leave
+  eager's state of a generator from which eager draws; :mod:`.random_code` judges those.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import torch
 
 from pytest_regional.harness.devices.emulated import causes
 from pytest_regional.harness.parity.captured import Aliasing, Captured
-from pytest_regional.harness.parity.execution import Execution
+from pytest_regional.harness.parity.execution import Execution, other_generators
 from pytest_regional.harness.parity.noise import Noise, NoiseSource, judged
 from pytest_regional.harness.parity.report import (
     BadProgramError,
@@ -64,12 +66,14 @@ def compare(
     label: str = "",
     noise: NoiseSource | None = None,
     exact: Mapping[str, Exactness] = MappingProxyType({}),
+    own_draws: bool = False,
 ) -> ParityReport:
     """Return all differences of ``candidate`` from ``eager``, judged by ``fp64`` (a float64 run) where it can be.
 
     ``noise`` measures eager's rounding. It is asked where values differ by more than the float64 run's rule allows.
     ``exact`` names outputs, and inputs that are written to, whose values are the same in every correct order of
-    evaluation: in those no difference is allowed at the level ``close``.
+    evaluation: in those no difference is allowed at the level ``close``. ``own_draws`` says that the candidate draws
+    its own random numbers, not eager's.
 
     Raises:
         SelfComparisonError: if both hold the same memory, so that the comparison could not fail.
@@ -83,6 +87,7 @@ def compare(
     def compared(noise: Noise | None) -> _Comparison:
         comparison = _Comparison(tolerance, usable, eager.coarse, noise, exact)
         comparison.run(eager, candidate)
+        comparison.generators(eager, candidate, own_draws)
         return comparison
 
     return judged(compared, noise).report(reason, label)
@@ -174,6 +179,16 @@ class _Comparison(Comparison):
         self._aliases(eager.aliases, candidate.aliases)
         self._grads(eager, candidate)
         self._mutations(eager, candidate)
+
+    def generators(self, eager: Execution, candidate: Execution, own_draws: bool) -> None:
+        """Compare the final states of the random generators, except where ``own_draws`` leaves them open."""
+        if eager.exception is not None or candidate.exception is not None:
+            return
+        for name in other_generators(eager, candidate):
+            drew = name in eager.rng_consumed
+            if not (drew and own_draws):
+                detail = f"compiled leaves the generator of {name} in another state than eager, which "
+                self.add("random state", "draws", detail + ("draws from it" if drew else "does not touch it"))
 
     def report(self, reason: str | None, label: str) -> ParityReport:
         wanted = self.tolerance.uses_fp64

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import pickle
+import random
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import numpy
 import torch
 
 from pytest_regional._errors import RegionalError
-from pytest_regional.harness.inputs import seed_torch
+from pytest_regional.harness.isolation import seed_everything
 from pytest_regional.harness.parity.captured import Aliasing, Captured, find_aliases, flatten_outputs
 from pytest_regional.harness.parity.fp64_reference import Precision, float64_everywhere, rounding_to
 from pytest_regional.harness.parity.inputs import (
@@ -44,6 +47,7 @@ __all__ = [
     "fresh_call",
     "fresh_inputs",
     "in_autocast",
+    "other_generators",
     "to_float64",
 ]
 
@@ -76,7 +80,8 @@ class Execution:
         mutated: names out of the two above whose bytes or shape the program changed.
         aliases: whose memory each output uses.
         exception: what the program raised, and ``stage`` where: "forward" or "backward".
-        rng_consumed: devices whose default generator moved; ``rng_after`` holds the generators' final states.
+        rng_consumed: devices whose default generator moved.
+        rng_after: by name the final states of these generators, and of those of Python and numpy.
         python_state_changed: plain attributes of modules that the program changed (they were restored).
         live: the tensors themselves behind ``outputs``, ``grads`` and ``inputs_after``, where they were to be kept.
         fp64_unavailable_reason: why this run cannot be the float64 reference; None if it can, or was not meant as one.
@@ -97,7 +102,7 @@ class Execution:
     exception: Exception | None = None
     stage: str = "forward"
     rng_consumed: frozenset[str] = frozenset()
-    rng_after: dict[str, torch.Tensor] = field(default_factory=dict)
+    rng_after: dict[str, Any] = field(default_factory=dict)
     python_state_changed: frozenset[str] = frozenset()
     live: dict[str, torch.Tensor] = field(default_factory=dict)
     fp64: bool = False
@@ -143,7 +148,7 @@ def execute(
         backward: None backpropagates from every output that requires a gradient, with seeded random cotangents;
             False does not; a callable gets the outputs and returns the scalar to backpropagate from; a tensor or a
             sequence of tensors are the cotangents of those outputs.
-        seed: seeds the default generators and the cotangents.
+        seed: seeds the default generators, those of Python and numpy included, and the cotangents.
         state_of: the program whose parameters and buffers to keep, where ``fn`` hides it (a compiled callable).
         fp64: run everything in float64; whether that was possible stands in ``fp64_unavailable_reason``.
         keep: keep the resulting tensors themselves in ``live``, and not only copies of them.
@@ -307,16 +312,33 @@ def _synchronize(copied: CopiedInputs) -> None:
 
 @contextlib.contextmanager
 def _seeded(seed: int, cuda: list[int], result: Execution) -> Iterator[None]:
+    python, of_numpy = random.getstate(), numpy.random.get_state()
     with torch.random.fork_rng(devices=cuda):
-        seed_torch(seed)
-        before = _generator_states(cuda)
-        yield
-        result.rng_after = _generator_states(cuda)
-        result.rng_consumed = frozenset(n for n, s in result.rng_after.items() if not torch.equal(s, before[n]))
+        seed_everything(seed)
+        before = _device_generators(cuda)
+        try:
+            yield
+            after = _device_generators(cuda)
+            result.rng_consumed = frozenset(n for n, s in after.items() if not torch.equal(s, before[n]))
+            result.rng_after = {**after, "Python": random.getstate(), "numpy": pickle.dumps(numpy.random.get_state())}
+        finally:
+            random.setstate(python)
+            numpy.random.set_state(of_numpy)
 
 
-def _generator_states(cuda: list[int]) -> dict[str, torch.Tensor]:
+def _device_generators(cuda: list[int]) -> dict[str, torch.Tensor]:
     return {"cpu": torch.get_rng_state(), **{f"cuda:{index}": torch.cuda.get_rng_state(index) for index in cuda}}
+
+
+def other_generators(first: Execution, second: Execution) -> list[str]:
+    """Return the names of the random generators that two runs, which started alike, left in different states."""
+    return [name for name, state in first.rng_after.items() if not _same_state(state, second.rng_after.get(name))]
+
+
+def _same_state(first: Any, second: Any) -> bool:
+    if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
+        return bool(torch.equal(first, second))
+    return bool(first == second)
 
 
 def _backpropagate(output: Any, leaves: list[tuple[str, Any]], how: _Call, result: Execution) -> None:
