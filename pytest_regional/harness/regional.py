@@ -272,6 +272,7 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         compiled: Callable[[Any], Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
         raises: type[Exception] | None = None,
+        ignore_state: str | Sequence[str] = (),
         **unknown: Any,
     ) -> ParityReport:
         """Assert that the compiled program is numerically the same as eager, forward and backward.
@@ -292,6 +293,8 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
             kwargs: the program's keyword arguments, by name; copied like ``inputs``.
             raises: an exception that eager raises; the compiled program, which is called once, must then raise one of
                 the same class, be it wrapped by a compiler. Nothing else is compared.
+            ignore_state: names of Python state that is not compared (``"notes"`` stands for all that is in it, too);
+                it is put back after each run all the same.
             unknown: refused; the message says how to pass keyword arguments of the program.
 
         Raises:
@@ -308,7 +311,8 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         refuse_keywords(Regional.assert_parity, unknown)
         refuse_no_program("assert_parity", fn)
         how = (self, fn, inputs, backward, level, rtol, atol)
-        named: dict[str, Any] = {"kwargs": dict(kwargs or {}), "raises": raises}
+        ignored = (ignore_state,) if isinstance(ignore_state, str) else tuple(ignore_state)
+        named: dict[str, Any] = {"kwargs": dict(kwargs or {}), "raises": raises, "ignore_state": ignored}
         check = GivenParity(*how, compiled, **named) if compiled else ParityCheck(*how, **named)
         try:
             report = check.run()

@@ -22,6 +22,7 @@ from pytest_regional.harness.blame.reproducing import culprit_of
 from pytest_regional.harness.compiling import raise_annotation_error
 from pytest_regional.harness.parity.captured import Captured, dense_value
 from pytest_regional.harness.parity.compare import (
+    AFTER,
     Mismatch,
     ParityError,
     ParityReport,
@@ -36,7 +37,7 @@ from pytest_regional.harness.parity.noise import Noise, NoiseSource
 from pytest_regional.harness.parity.places import wrong_places
 from pytest_regional.harness.parity.random_code import RUNS, random_mismatches, reseeded
 from pytest_regional.harness.parity.report import BadProgramError, NotRefusedError
-from pytest_regional.harness.parity.state import raw_bytes, same_bytes
+from pytest_regional.harness.parity.state import KINDS_OF_STATE, raw_bytes, same_bytes
 from pytest_regional.harness.parity.tolerance import Tolerance
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ class ParityCheck:
     raises: type[Exception] | None = field(default=None, kw_only=True)
     options: CompileOptions | None = field(default=None, kw_only=True)
     depth: BlameDepth | None = field(default=None, kw_only=True)
+    ignore_state: tuple[str, ...] = field(default=(), kw_only=True)
 
     #: The regions that a search found to blame.
     _blamed: tuple[str, ...] = field(default=(), init=False)
@@ -251,6 +253,9 @@ class ParityCheck:
             eager = self._execute(self.fn, inputs, kwargs, **options)
             raise_annotation_error(eager.exception)
             check_program(eager)
+            if eager.not_compared:
+                again = self._execute(self.fn, inputs, kwargs, **options)
+                eager.unrepeatable = not compare(eager, again, level="bitwise").ok
             eager.coarse = self._coarse(inputs, kwargs, **options)
             fp64 = self._execute(self.fn, inputs, kwargs, fp64=True, **options) if self.level == "close" else None
 
@@ -291,7 +296,25 @@ class ParityCheck:
     def _judge(self, case: _Case, candidate: Execution) -> ParityReport:
         how: dict[str, Any] = {"level": self.level, "rtol": self.rtol, "atol": self.atol}
         own_draws = not self.regional.supports("rng")
-        return compare(case.eager, candidate, case.fp64, noise=case.noise, own_draws=own_draws, **how)
+        report = compare(case.eager, candidate, case.fp64, noise=case.noise, own_draws=own_draws, **how)
+        report = replace(report, mismatches=tuple(m for m in report.mismatches if not self._ignores(m.where)))
+        if not any(mismatch.where.endswith(AFTER) for mismatch in report.mismatches):
+            return report
+        # A time or an address differs in any two runs.
+        with self.regional._observer.paused():
+            again = compare(case.eager, self._call(self.fn, case), **how)
+        unstable = {mismatch.where for mismatch in again.mismatches if mismatch.where.endswith(AFTER)}
+        return replace(
+            report,
+            mismatches=tuple(mismatch for mismatch in report.mismatches if mismatch.where not in unstable),
+            not_compared=(*report.not_compared, *(f"{where}: two eager runs differ" for where in sorted(unstable))),
+        )
+
+    def _ignores(self, where: str) -> bool:
+        """Say whether ``where`` is Python state, or a tensor in it, that is not to be compared."""
+        place = where.removesuffix(AFTER).partition(" (mutated")[0]
+        name = next((place.removeprefix(kind) for kind in KINDS_OF_STATE if place.startswith(kind)), place)
+        return any(name == ignored or name.startswith((f"{ignored}.", f"{ignored}[")) for ignored in self.ignore_state)
 
     def _compare_again(self, case: _Case, compiled: Any) -> ParityReport:
         """Call the compiled program a second time: catches constants baked in from the first call."""
@@ -424,6 +447,7 @@ def _merged(first: ParityReport, second: ParityReport, label: str) -> ParityRepo
         worst_where=worst.worst_where,
         rule=first.rule if first.rule == second.rule else f"{first.rule}; second call: {second.rule}",
         rounding_only=tuple(dict.fromkeys((*first.rounding_only, *second.rounding_only))),
+        not_compared=tuple(dict.fromkeys((*first.not_compared, *second.not_compared))),
     )
 
 

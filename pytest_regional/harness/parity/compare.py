@@ -33,10 +33,14 @@ from pytest_regional.harness.parity.report import (
     ParityReport,
     SelfComparisonError,
 )
-from pytest_regional.harness.parity.state import LOW_PRECISION_TO_FP64
+from pytest_regional.harness.parity.state import A_TENSOR, ABSENT, LOW_PRECISION_TO_FP64, Change
 from pytest_regional.harness.parity.tolerance import Coarse, Exactness, Tolerance, judge
 
+#: Stands behind the name of a value that is no tensor, in reports of what a program changed.
+AFTER = " (after the call)"
+
 __all__ = [
+    "AFTER",
     "BadProgramError",
     "Mismatch",
     "NotRefusedError",
@@ -90,7 +94,7 @@ def compare(
         comparison.generators(eager, candidate, own_draws)
         return comparison
 
-    return judged(compared, noise).report(reason, label)
+    return judged(compared, None if eager.unrepeatable else noise).report(reason, label)
 
 
 def compare_exceptions(eager: Execution, candidate: Execution) -> ParityReport:
@@ -109,10 +113,10 @@ def fp64_unavailable_reason(eager: Execution, fp64: Execution | None) -> str | N
     """Return why ``fp64`` cannot judge runs of ``eager``'s program, or None if it can."""
     if fp64 is None:
         return "no float64 run was made"
+    if eager.unrepeatable:
+        return f"eager runs differ because of state that cannot be restored: {', '.join(eager.not_compared)}"
     if fp64.fp64_unavailable_reason is not None:
         return fp64.fp64_unavailable_reason
-    if eager.python_state_changed:
-        return f"the program changes Python state ({', '.join(sorted(eager.python_state_changed))})"
     if fp64.structure != eager.structure or [p for p, _ in fp64.outputs] != [p for p, _ in eager.outputs]:
         return "the float64 run returned another structure"
     return next((why for why in map(_leaf_flaw, eager.outputs, fp64.outputs) if why), None)
@@ -170,8 +174,11 @@ class _Comparison(Comparison):
         super().__init__(tolerance, noise)
         self.fp64, self.coarse, self.exact = fp64, coarse, exact
         self.coarse_values = _values_of(coarse)
+        self.not_compared: tuple[str, ...] = ()
 
     def run(self, eager: Execution, candidate: Execution) -> None:
+        left = (*eager.not_compared, *eager.notes, *candidate.notes)
+        self.not_compared = tuple(dict.fromkeys(left))
         if eager.exception is not None or candidate.exception is not None:
             self._exceptions(eager, candidate)
             return
@@ -204,6 +211,7 @@ class _Comparison(Comparison):
             rule=self._rule(reason),
             errors=self.errors,
             rounding_only=tuple(self.rounding_only),
+            not_compared=self.not_compared,
         )
 
     def _rule(self, reason: str | None) -> str:
@@ -312,19 +320,20 @@ class _Comparison(Comparison):
         for name in _ordered_union(after, found):
             if name in after and name in found:
                 self._after(name, found[name], after[name], fp64_values.get(name), eager, candidate)
-            elif name not in candidate.state_before:  # else what ran before added it, such as to a list of notes
-                who, other = ("eager", "compiled") if name in after else ("compiled", "eager")
-                self.add(name, "structure", f"holds a tensor after the {who} run, and none after the {other} one")
-        self._values(eager.values_after, candidate.values_after)
+        self._changes(eager.changes, candidate.changes)
 
-    def _values(self, expected: dict[str, Any], found: dict[str, Any]) -> None:
-        """Compare what objects that were arguments count and flag."""
+    def _changes(self, expected: dict[str, Change], found: dict[str, Change]) -> None:
+        """Compare what was written to arguments and to Python state, besides tensors."""
         for name in _ordered_union(expected, found):
-            if name in expected and name in found:
-                self._leaf(f"{name} (after the call)", found[name], expected[name], None, strict_stride=False)
+            # What one of them did not change is for it what it was before.
+            theirs, ours = expected.get(name), found.get(name)
+            eager = theirs.after if theirs else found[name].before
+            compiled = ours.after if ours else expected[name].before
+            if any(value is A_TENSOR or value is ABSENT for value in (eager, compiled)):
+                if eager is not compiled:
+                    self.add(f"{name}{AFTER}", "structure", f"compiled {_brief(compiled)}, eager {_brief(eager)}")
             else:
-                missing = "the compiled program left it out" if name in expected else "eager has no such value"
-                self.add(f"{name} (after the call)", "structure", missing)
+                self._leaf(f"{name}{AFTER}", compiled, eager, None, strict_stride=False)
 
     def _after(
         self, name: str, found: Captured, expected: Captured, fp64: Any, eager: Execution, candidate: Execution
@@ -372,4 +381,6 @@ def _structures(eager: Execution, candidate: Execution) -> str:
 def _brief(value: Any) -> str:
     if isinstance(value, Captured):
         return f"a tensor of shape {list(value.shape)}"
+    if value is A_TENSOR or value is ABSENT:
+        return repr(value)
     return f"{type(value).__name__} {value!r:.100}"

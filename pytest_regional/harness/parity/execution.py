@@ -34,9 +34,18 @@ from pytest_regional.harness.parity.inputs import (
     to_float64,
     widen,
 )
-from pytest_regional.harness.parity.objects import plain_values_in
+from pytest_regional.harness.parity.objects import is_object, is_opaque
 from pytest_regional.harness.parity.rounding import RecordedRandomOps, ReplayedRandomOps, moved_input, rounded
-from pytest_regional.harness.parity.state import ProgramState, find_state, preserved, promoted, same_bytes
+from pytest_regional.harness.parity.state import (
+    Change,
+    ProgramState,
+    changes_between,
+    described,
+    find_state,
+    preserved,
+    promoted,
+    same_bytes,
+)
 
 __all__ = [
     "Backward",
@@ -74,18 +83,19 @@ class Execution:
         structure: the containers around the leaves; equal for equal containers.
         in_objects: paths of outputs that stand inside an object, which may have been there before the program ran.
         grads: gradient of each floating input and state tensor that requires one, None where none arrived.
-        inputs_after: every input tensor as the program left it.
-        buffers_after: every buffer, parameter and captured tensor as the program left it.
-        values_after: numbers, flags and texts inside objects that were arguments, as the program left them.
+        inputs_after: every input tensor as the program left it, and those that it put into containers and objects.
+        buffers_after: every buffer, parameter and captured tensor as the program left it, and new ones likewise.
+        changes: by name, what the program changed besides tensors: in arguments, and in its own Python state.
+        not_compared: state that can neither be restored nor compared, with its type.
+        notes: lists that grew, and are neither restored nor compared either.
+        unrepeatable: of an eager run, whether another one differs, because of such state.
         mutated: names out of the two above whose bytes or shape the program changed.
         aliases: whose memory each output uses.
         exception: what the program raised, and ``stage`` where: "forward" or "backward".
         rng_consumed: devices whose default generator moved.
         rng_after: by name the final states of these generators, and of those of Python and numpy.
-        python_state_changed: plain attributes of modules that the program changed (they were restored).
         live: the tensors themselves behind ``outputs``, ``grads`` and ``inputs_after``, where they were to be kept.
         fp64_unavailable_reason: why this run cannot be the float64 reference; None if it can, or was not meant as one.
-        state_before: labels of the tensors that the program held before the run.
         coarse: of an eager run, the same run in the coarser precision of the backend under test, if it has one.
         precision: of a run in a coarser precision, that one.
     """
@@ -96,19 +106,20 @@ class Execution:
     grads: dict[str, Captured | None] = field(default_factory=dict)
     inputs_after: dict[str, Captured] = field(default_factory=dict)
     buffers_after: dict[str, Captured] = field(default_factory=dict)
-    values_after: dict[str, Any] = field(default_factory=dict)
+    changes: dict[str, Change] = field(default_factory=dict)
+    not_compared: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    unrepeatable: bool = False
     mutated: frozenset[str] = frozenset()
     aliases: dict[str, Aliasing] = field(default_factory=dict)
     exception: Exception | None = None
     stage: str = "forward"
     rng_consumed: frozenset[str] = frozenset()
     rng_after: dict[str, Any] = field(default_factory=dict)
-    python_state_changed: frozenset[str] = frozenset()
     live: dict[str, torch.Tensor] = field(default_factory=dict)
     fp64: bool = False
     fp64_unavailable_reason: str | None = None
     coarse: Execution | None = None
-    state_before: frozenset[str] = frozenset()
     precision: Precision | None = None
 
 
@@ -166,9 +177,13 @@ def execute(
         UncopyableInputError: an argument holds tensors and cannot be copied.
     """
     leaves = named_leaves(inputs, kwargs)
-    given = [(name, leaf) for name, leaf in leaves if isinstance(leaf, _HELD)]
-    state = find_state(fn if state_of is None else state_of, given)
+    program = fn if state_of is None else state_of
+    # Of an object that is copied, what its class holds remains.
+    given = [(name, type(leaf) if is_object(leaf) else leaf) for name, leaf in leaves if _is_held(leaf)]
+    state = find_state(program, given)
     copied = copy_inputs(inputs, state.is_state, _transform(fp64, rounding), kwargs, form=form)
+    if copied.shared:
+        state = find_state(program, [*given, *copied.shared])
     require_values([*copied.named, *((entry.label, entry.tensor) for entry in state.tensors)])
     result = Execution(fp64=fp64, precision=precision)
     tensors = [leaf for _, leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -176,7 +191,8 @@ def execute(
         result.fp64_unavailable_reason = "no input, parameter or buffer has a precision below float64"
         return result
     how = _Call(backward, seed, seed if draws is None else draws, autocast_backward)
-    with preserved(state) as changed:
+    result.not_compared = (*state.not_compared, *(described(name, leaf) for name, leaf in leaves if is_opaque(leaf)))
+    with preserved(state):
         if fp64:
             _run_in_fp64(fn, copied, state, how, result)
         elif rounding is not None:
@@ -186,8 +202,11 @@ def execute(
             _run(fn, copied, state, how, result, keep=keep)
     if fp64 and result.rng_consumed and result.exception is None:
         result = _run_random_ops_in_fp64(fn, (inputs, kwargs), state, how) or result
-    result.python_state_changed = frozenset(changed)
     return result
+
+
+def _is_held(leaf: Any) -> bool:
+    return isinstance(leaf, _HELD) or is_object(leaf)
 
 
 def _transform(fp64: bool, rounding: int | None) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -246,7 +265,7 @@ def _run(
     watched = copied.named + [(entry.label, entry.tensor) for entry in state.tensors]
     leaves = copied.leaves + [(entry.label, entry.tensor) for entry in state.tensors if entry.tensor.is_leaf]
     wants_grad = [(name, leaf) for name, leaf in leaves if leaf.requires_grad]
-    before = {name: tensor.detach().clone() for name, tensor in watched}
+    before, held = {name: tensor.detach().clone() for name, tensor in watched}, copied.held()
     cuda = sorted({tensor.device.index for _, tensor in watched if tensor.device.type == "cuda"})
     with _seeded(how.draws, cuda, result):
         with _rounded(result):
@@ -254,16 +273,26 @@ def _run(
         if result.exception is None:
             flat = flatten_outputs(output)
             leaves_out, result.structure, result.in_objects = flat.leaves, flat.structure, flat.in_objects
-            result.aliases = find_aliases(leaves_out, _with_new(watched, copied.now()))
+            result.aliases = find_aliases(leaves_out, _with_new(watched, _tensors(copied.held())))
             described = [(path, _capture(leaf)) for path, leaf in leaves_out]
             _backpropagate(output, leaves_out, how, result)
             result.outputs = tuple(described)
     result.grads = {f"grad of {name}": _capture_grad(leaf) for name, leaf in wants_grad} if _ran(result) else {}
-    _capture_after(result, copied, state, before)
+    after = copied.held()
+    given, (own, changes) = {**dict(copied.named), **_tensors(after)}, state.now()
+    result.changes = {**changes_between(held, after), **changes}
+    result.notes = state.notes()
+    result.inputs_after = {name: Captured.of(tensor) for name, tensor in given.items()}
+    result.buffers_after = {label: Captured.of(tensor) for label, tensor in own.items()}
+    result.mutated = frozenset(
+        name
+        for name, value in {**result.inputs_after, **result.buffers_after}.items()
+        if name not in before or not same_bytes(value.value, before[name])
+    )
     if keep and result.exception is None:
         result.live = {path: leaf for path, leaf in leaves_out if isinstance(leaf, torch.Tensor)}
         result.live |= {f"grad of {name}": leaf.grad for name, leaf in wants_grad if leaf.grad is not None}
-        result.live |= copied.now()
+        result.live |= given
 
 
 def _rounded(result: Execution) -> contextlib.AbstractContextManager[Any]:
@@ -389,17 +418,8 @@ def random_cotangent(output: torch.Tensor, seed: int, index: int) -> torch.Tenso
     return cotangent.copy_((sixteenths * signs).double() / 16)
 
 
-def _capture_after(
-    result: Execution, copied: CopiedInputs, state: ProgramState, before: dict[str, torch.Tensor]
-) -> None:
-    result.state_before = frozenset(entry.label for entry in state.tensors)
-    result.inputs_after = {name: Captured.of(tensor) for name, tensor in copied.now().items()}
-    result.buffers_after = {label: Captured.of(tensor) for label, tensor in state.now().items()}
-    result.values_after = {k: v for name, value in copied.objects for k, v in plain_values_in(value, name).items()}
-    after = {**result.inputs_after, **result.buffers_after}
-    result.mutated = frozenset(
-        name for name, value in after.items() if name not in before or not same_bytes(value.value, before[name])
-    )
+def _tensors(held: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    return {name: leaf for name, leaf in held.items() if isinstance(leaf, torch.Tensor)}
 
 
 def _with_new(watched: list[tuple[str, torch.Tensor]], now: dict[str, torch.Tensor]) -> list[tuple[str, torch.Tensor]]:

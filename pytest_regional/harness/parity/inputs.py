@@ -11,7 +11,7 @@ no views, as ``detach`` makes them. Copies have the form of their originals unle
 from __future__ import annotations
 
 import copy
-import functools
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeAlias
 
@@ -20,7 +20,14 @@ import torch
 from pytest_regional._errors import RegionalError
 from pytest_regional._torch import pytree
 from pytest_regional._torch.tracing import base_of, view_like
-from pytest_regional.harness.parity.objects import copy_object, is_object, object_leaves, tensors_in, walk
+from pytest_regional.harness.parity.objects import (
+    copy_object,
+    is_object,
+    leaves_in,
+    object_leaves,
+    tensors_in,
+    walk,
+)
 from pytest_regional.harness.parity.state import LOW_PRECISION_TO_FP64
 
 FlatTransform = Callable[[torch.Tensor], torch.Tensor]
@@ -49,18 +56,16 @@ class CopiedInputs:
         self.keywords: dict[str, Any] = {}
         self.named: list[tuple[str, torch.Tensor]] = []
         self.leaves: list[tuple[str, torch.Tensor]] = []
-        self.objects: list[tuple[str, Any]] = []
+        self.inside: frozenset[str] = frozenset()
+        #: Arguments that every run shares, because they cannot be copied; no tensors are inside of them.
+        self.shared: list[tuple[str, Any]] = []
 
-    def now(self) -> dict[str, torch.Tensor]:
-        """Return the tensors by name as they are by now: an object may hold others than it was given with."""
-        inside = [(name, tensor) for path, value in self.objects for name, tensor in tensors_in(value, path)]
-        named = {name: tensor for name, tensor in self.named if name not in self.inside}
-        return {**named, **dict(inside)}
-
-    @functools.cached_property
-    def inside(self) -> frozenset[str]:
-        """The names, when the program is called, of tensors that are inside objects."""
-        return frozenset(name for path, value in self.objects for name, _ in tensors_in(value, path))
+    def held(self) -> dict[str, Any]:
+        """Return by name what the arguments hold by now, which may be other things than when they were given."""
+        paths, structure = pytree.flatten_with_path((self.arguments, self.keywords))
+        named = [(input_name(path), leaf) for path, leaf in paths]
+        inside = {where: leaf for name, value in named for where, leaf in leaves_in(value, name).items()}
+        return {**inside, "containers of the inputs": sys.intern(str(structure))}
 
 
 def input_name(path: tuple[Any, ...]) -> str:
@@ -99,12 +104,13 @@ def copy_inputs(
     copier = _Copier(named, keep, transform, form)
     result = CopiedInputs()
     result.arguments, result.keywords = pytree.map_leaves(copier.copy, call)
+    result.inside = frozenset(where for name, value in objects for where, _ in tensors_in(value, name))
+    result.shared = [(name, value) for name, value in objects if copier.copy(value) is value]
     for name, original in named:
         if id(original) in copier.tensors:
             argument, leaf = copier.tensors[id(original)]
             result.named.append((name, argument))
             result.leaves.append((name, leaf))
-    result.objects = [(name, copier.copy(value)) for name, value in objects]
     return result
 
 

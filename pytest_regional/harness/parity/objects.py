@@ -1,18 +1,17 @@
 """Objects that hold tensors and are no pytree: caches of keys and values, and whatever classes a user makes for state.
 
 A program that is given such an object changes it, so each run needs its own: :func:`copy_object`. An object that the
-program holds itself (in a closure, in an attribute of a module) cannot be exchanged; :func:`snapshots` put it back.
+program holds itself (in a closure, in an attribute of a module) cannot be exchanged; ``state`` puts back what is in it.
 """
 
 from __future__ import annotations
 
 import copy
 import enum
-import operator
+import functools
 import types
 from collections import deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -26,14 +25,27 @@ _WHOLE = (
     *(torch.Tensor, torch.nn.Module, torch.Generator, torch.dtype, torch.device, torch.layout, torch.memory_format),
     *(type(None), *PLAIN, type, enum.Enum, types.FunctionType, types.BuiltinFunctionType, types.MethodType),
     *(types.ModuleType, types.GeneratorType, types.CodeType, types.FrameType),
+    *(functools.partial, type(functools.lru_cache(len))),
 )
 _CONTAINERS = (Mapping, list, tuple, set, frozenset, deque)
 #: Objects of these packages belong to the machinery around a program, never to its state.
 _MACHINERY = (
-    *("_pytest", "hypothesis", "logging", "pluggy", "pytest", "pytest_regional", "threading", "unittest", "weakref"),
+    *(
+        "_pytest",
+        "_thread",
+        "hypothesis",
+        "logging",
+        "pluggy",
+        "pytest",
+        "pytest_regional",
+        "threading",
+        "unittest",
+        "weakref",
+    ),
     *MACHINERY,
 )
-#: How many values of one captured object are looked at.
+_DYNAMO = ("_dynamo", "_torchdynamo")
+#: How many values are looked at: of one object, and of all that a program reaches.
 LIMIT = 20_000
 
 
@@ -45,17 +57,35 @@ def is_object(value: Any) -> bool:
     """Say whether ``value`` may hold state: an instance with attributes, or a container; but no tensor, no module."""
     if isinstance(value, _WHOLE) or is_machinery(value):
         return False
-    return isinstance(value, _CONTAINERS) or bool(_attributes(value))
+    return isinstance(value, _CONTAINERS) or hasattr(value, "__dict__") or bool(attributes_of(value))
 
 
-def is_plain_container(value: Any) -> bool:
-    """Say whether ``value`` is a list or another container of Python's own, and no instance of a user's class."""
-    return type(value) in (list, tuple, dict, set, frozenset, deque)
+def is_opaque(value: Any) -> bool:
+    """Say whether ``value`` may change and hides its state: an iterator, a buffer, an array of another library's."""
+    if isinstance(value, types.GeneratorType):
+        return True
+    if isinstance(value, _WHOLE) or is_object(value) or is_machinery(value) or callable(value) or type(value) is object:
+        return False
+    equal: Any = type(value).__eq__
+    is_value = equal is not object.__eq__ and type(value).__hash__ is not None
+    return not is_value and not type(value).__module__.startswith("torch")
+
+
+def elements(value: Any) -> list[Any]:
+    """Return what is in a list, tuple, set or deque, whatever its class makes of iterating and of its length."""
+    kind = next((kind for kind in (list, tuple, set, frozenset, deque) if isinstance(value, kind)), None)
+    return [*(iter(value) if kind is None else kind.__iter__(value))]
 
 
 def is_machinery(value: Any) -> bool:
     """Say whether ``value`` belongs to the test around a program or to a compiler: a harness, a mock, a graph."""
-    return f"{type(value).__module__}.".startswith(tuple(f"{package}." for package in _MACHINERY))
+    return is_machinery_name(type(value).__module__)
+
+
+@functools.lru_cache(maxsize=4096)
+def is_machinery_name(module: str) -> bool:
+    """Say whether the module of this name is part of the test around a program, or of a compiler."""
+    return f"{module}.".startswith(tuple(f"{package}." for package in _MACHINERY))
 
 
 def walk(value: Any, path: str, limit: int | None = None) -> Iterator[tuple[str, Any]]:
@@ -80,9 +110,10 @@ def tensors_in(value: Any, path: str = "", limit: int | None = None) -> list[tup
     return [(where, leaf) for where, leaf in walk(value, path, limit) if isinstance(leaf, torch.Tensor)]
 
 
-def plain_values_in(value: Any, path: str) -> dict[str, Any]:
-    """Return numbers, flags and texts inside ``value`` by path; what Dynamo keeps on objects is left out."""
-    return {where: leaf for where, leaf in walk(value, path) if isinstance(leaf, PLAIN) and "._dynamo" not in where}
+def leaves_in(value: Any, name: str) -> dict[str, Any]:
+    """Return what is inside a value by name, and under its own name the type of a container or object."""
+    itself = {name: f"a {type(value).__name__}"} if is_object(value) else {}
+    return itself | dict(walk(value, name, LIMIT))
 
 
 def _children(value: Any) -> list[tuple[str, Any]]:
@@ -90,20 +121,30 @@ def _children(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, Mapping):
         found += [(f"[{key!r}]", item) for key, item in value.items()]
     elif isinstance(value, _CONTAINERS):
-        found += [(f"[{index}]", item) for index, item in enumerate(value)]
+        found += [(f"[{index}]", item) for index, item in enumerate(elements(value))]
     # A dataclass that is a mapping as well holds the same values twice.
     known = {id(item) for _, item in found if not isinstance(item, PLAIN)}
-    return found + [(f".{name}", item) for name, item in _attributes(value).items() if id(item) not in known]
+    attributes = ((name, item) for name, item in attributes_of(value).items() if not name.startswith(_DYNAMO))
+    return found + [(f".{name}", item) for name, item in attributes if id(item) not in known]
 
 
-def _attributes(value: Any) -> dict[str, Any]:
-    found = dict(getattr(value, "__dict__", {}))
-    for cls in type(value).__mro__:
-        slots = cls.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
-                found[name] = getattr(value, name)
+def attributes_of(value: Any) -> dict[str, Any]:
+    """Return the attributes that an object has itself, in its dictionary or in slots."""
+    found = dict(getattr(value, "__dict__", ()))
+    for name in slots_of(type(value)):
+        if hasattr(value, name):
+            found[name] = getattr(value, name)
     return found
+
+
+def _slots_of(cls: Any) -> tuple[str, ...]:
+    slots = (base.__dict__.get("__slots__", ()) for base in cls.__mro__)
+    names = (name for some in slots for name in ((some,) if isinstance(some, str) else some))
+    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
+
+
+#: Returns the names of the slots of a class and its bases.
+slots_of: Callable[[Any], tuple[str, ...]] = functools.lru_cache(maxsize=4096)(_slots_of)
 
 
 def object_leaves(named: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
@@ -135,85 +176,20 @@ def copy_object(name: str, value: Any, memo: dict[int, Any]) -> Any:
         ) from error
 
 
-@dataclass(frozen=True, eq=False)
-class Holder:
-    """One container, or object, as it was: what it contained, and its attributes."""
-
-    container: Any
-    items: Any
-    attributes: dict[str, Any]
-    is_root: bool
-
-    @classmethod
-    def of(cls, value: Any, *, is_root: bool) -> Holder:
-        items: Any = dict(value) if isinstance(value, dict) else None
-        if isinstance(value, list | set | deque):
-            items = list(value)
-        return cls(value, items, _attributes(value), is_root)
-
-    def restore(self) -> None:
-        """Restore what the container held, where tensors are or were in it."""
-        before, now = (self.items, self.attributes), Holder.of(self.container, is_root=self.is_root)
-        if _same(before[0], now.items) and _same(before[1], now.attributes):
-            return
-        # A list in which the test records something keeps its contents.
-        if self.is_root and is_plain_container(self.container) and self._only_grew(now.items):
-            return
-        if any(tensors_in(one, limit=LIMIT) for one in (*before, now.items, now.attributes)):
-            self._restore(now)
-
-    def _only_grew(self, now: Any) -> bool:
-        if isinstance(now, dict):
-            return all(key in now and now[key] is value for key, value in self.items.items())
-        return isinstance(self.container, list | deque) and _same(self.items, now[: len(self.items)])
-
-    def _restore(self, now: Holder) -> None:
-        container = self.container
-        if isinstance(container, list):
-            container[:] = self.items
-        elif isinstance(container, set | dict | deque):
-            container.clear()
-            (container.extend if isinstance(container, deque) else container.update)(self.items)
-        for name in now.attributes.keys() - self.attributes.keys():
-            object.__delattr__(container, name)
-        for name, child in self.attributes.items():
-            if now.attributes.get(name) is not child:
-                object.__setattr__(container, name, child)
-
-
-def _same(first: Any, second: Any) -> bool:
-    """Say whether two collections of children hold the very same objects, in one order."""
-    if isinstance(first, dict):
-        return list(first) == list(second) and all(first[key] is second[key] for key in first)
-    return first is second or (len(first) == len(second) and all(map(operator.is_, first, second)))
-
-
-def snapshots(value: Any) -> list[Holder]:
-    """Return what every container and object inside ``value`` holds now, to be restored after a run."""
-    seen: set[int] = set()
-    waiting, found = [value], []
-    while waiting and len(seen) < LIMIT:
-        current = waiting.pop()
-        if not is_object(current) or id(current) in seen:
-            continue
-        seen.add(id(current))
-        if not isinstance(current, tuple | frozenset):
-            found.append(Holder.of(current, is_root=current is value))
-        waiting += [child for _, child in _children(current)]
-    return found
-
-
 __all__ = [
     "LIMIT",
     "PLAIN",
     "UncopyableInputError",
+    "attributes_of",
     "copy_object",
+    "elements",
     "is_machinery",
+    "is_machinery_name",
     "is_object",
-    "is_plain_container",
+    "is_opaque",
+    "leaves_in",
     "object_leaves",
-    "plain_values_in",
-    "snapshots",
+    "slots_of",
     "tensors_in",
     "walk",
 ]

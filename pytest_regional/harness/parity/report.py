@@ -90,6 +90,7 @@ class ParityReport:
     largest error over its allowed error, 1.0 being the limit; ``errors`` holds those of each tensor of floats.
     ``rounding_only`` names tensors that are zero in theory: what they hold is what rounding left. ``random_runs`` is in
     how many runs the backend's own random numbers were compared by distribution, 0 for a program that draws none.
+    ``not_compared`` names Python state that could be neither restored between the runs nor compared.
     """
 
     mismatches: tuple[Mismatch, ...] = ()
@@ -104,6 +105,7 @@ class ParityReport:
     errors: Mapping[str, Errors] = field(default_factory=dict, compare=False, repr=False)
     rounding_only: tuple[str, ...] = field(default=(), compare=False)
     random_runs: int = field(default=0, compare=False)
+    not_compared: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def ok(self) -> bool:
@@ -121,6 +123,8 @@ class ParityReport:
     def describe(self, blame: str | None = None) -> str:
         """Return the whole report for a person: the summary, a paragraph for each mismatch, and the blame."""
         lines = [self.summary(), *(f"  - {mismatch}" for mismatch in self.mismatches)]
+        if self.not_compared:
+            lines.append(f"  Python state neither restored between the runs nor compared: {_few(self.not_compared)}")
         if blame:
             lines.append(f"  blame: {blame}")
         return "\n".join(lines)

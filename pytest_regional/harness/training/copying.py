@@ -19,6 +19,8 @@ from typing import Any
 import torch
 
 from pytest_regional._text import first_line
+from pytest_regional.harness.parity.objects import elements
+from pytest_regional.harness.parity.state import contents, names_in
 from pytest_regional.harness.parity.tolerance import Tolerance
 from pytest_regional.harness.training.judging import CoarseStep, judge_step, largest_error, noise_of
 from pytest_regional.harness.training.report import BadTrainingError, Drift, StepReport
@@ -226,8 +228,8 @@ class _Rebinding:
         yield types.BuiltinMethodType, lambda it: getattr(self._bound(it.__self__), it.__name__)
         yield weakref.ref, lambda it: weakref.ref(self._bound(it()))
         # deepcopy leaves the functions in these alone, and they cannot be changed afterwards.
-        yield tuple, lambda items: _tuple_like(items, map(self._bound, items))
-        yield (set, frozenset), lambda items: type(items)(map(self._bound, items))
+        yield tuple, lambda items: _tuple_like(items, map(self._bound, elements(items)))
+        yield (set, frozenset), lambda items: type(items)(map(self._bound, elements(items)))
 
     def _copy_of(self, value: Any) -> Any:
         """Return the copy of an object, made now if it was reached through a function alone."""
@@ -253,14 +255,14 @@ class _Rebinding:
         made.__dict__.clear()
         made.__dict__.update(self._mapping(vars(function)) or {})
         for old, new in zip(function.__closure__ or (), cells, strict=True):
-            if new is not old and not _contents(new):
+            if new is not old and not contents(new):
                 new.cell_contents = self._bound(old.cell_contents)
         return made
 
     def _cell(self, cell: types.CellType) -> types.CellType:
         """Return a new cell for one that reaches the original; all others stay shared, as deepcopy shares them."""
         if id(cell) not in self.made:
-            self.made[id(cell)] = types.CellType() if any(map(self._reaches, _contents(cell))) else cell
+            self.made[id(cell)] = types.CellType() if any(map(self._reaches, contents(cell))) else cell
         made: types.CellType = self.made[id(cell)]
         return made
 
@@ -276,7 +278,7 @@ class _Rebinding:
 
     def _globals_of(self, function: types.FunctionType) -> list[str]:
         """Return the global variables of ``function`` that hold a part of the model, at once or in a container."""
-        held = ((name, function.__globals__.get(name)) for name in sorted(_names_in(function.__code__)))
+        held = ((name, function.__globals__.get(name)) for name in sorted(names_in(function.__code__)))
         return [name for name, value in held if any(id(one) in self.parts for one in _near(value))]
 
     def _reaches(self, value: Any) -> bool:
@@ -324,29 +326,16 @@ def _children(value: Any) -> list[Any]:
         return [value()]
     if isinstance(value, dict):
         return list(value.values())
-    if isinstance(value, _SEQUENCES):
-        return list(value)
-    return list(vars(value).values()) if hasattr(value, "__dict__") else []
+    held = elements(value) if isinstance(value, _SEQUENCES) else []
+    return [*held, *(vars(value).values() if hasattr(value, "__dict__") else ())]
 
 
 def _captured(function: types.FunctionType) -> Iterator[Any]:
     for cell in function.__closure__ or ():
-        yield from _contents(cell)
+        yield from contents(cell)
     yield from function.__defaults__ or ()
     yield from (function.__kwdefaults__ or {}).values()
     yield from vars(function).values()
-
-
-def _contents(cell: types.CellType) -> list[Any]:
-    try:
-        return [cell.cell_contents]
-    except ValueError:  # A variable that is not assigned yet.
-        return []
-
-
-def _names_in(code: types.CodeType) -> set[str]:
-    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return set(code.co_names).union(*map(_names_in, inner))
 
 
 def _near(value: Any) -> Iterable[Any]:
@@ -355,14 +344,14 @@ def _near(value: Any) -> Iterable[Any]:
         return (value.__self__,)
     if isinstance(value, dict):
         return value.values()
-    return value if isinstance(value, _SEQUENCES) else (value,)
+    return elements(value) if isinstance(value, _SEQUENCES) else (value,)
 
 
 def _items(holder: Any) -> list[tuple[Any, Any]]:
     if isinstance(holder, dict):
         return list(holder.items())
     if isinstance(holder, list):
-        return list(enumerate(holder))
+        return list(enumerate(elements(holder)))
     return list(vars(holder).items()) if hasattr(holder, "__dict__") and not isinstance(holder, _OPAQUE) else []
 
 
@@ -374,4 +363,7 @@ def _put(holder: Any, name: Any, value: Any) -> None:
 
 
 def _tuple_like(old: tuple[Any, ...], items: Iterable[Any]) -> tuple[Any, ...]:
-    return type(old)._make(items) if hasattr(old, "_make") else type(old)(items)
+    made = tuple.__new__(type(old), items)
+    if hasattr(old, "__dict__"):
+        vars(made).update(vars(old))
+    return made

@@ -186,6 +186,26 @@ def global_forward(x):
     return nn.functional.linear(x, GLOBAL_MODEL.mlp.weight, GLOBAL_MODEL.mlp.bias)
 
 
+class Unsized(tuple):
+    """As the multiplicities of e3nn's irreducible representations."""
+
+    __slots__ = ()
+
+    def __len__(self):
+        raise NotImplementedError
+
+    __iter__ = __len__
+
+
+def test_a_tuple_that_has_no_length_is_copied():
+    model = Block()
+    model.irreps = Unsized((1, model.mlp))
+    model.mlp.register_forward_hook(lambda module, inputs, output: output)
+    copied = copy_model(model)
+    assert type(copied.irreps) is Unsized
+    assert copied.irreps[1] is copied.mlp is not model.mlp
+
+
 def test_a_global_variable_is_refused_by_name(monkeypatch):
     monkeypatch.setitem(vars(GLOBAL_MODEL.mlp), "forward", global_forward)
     with pytest.raises(BadTrainingError, match=r"mlp\.forward.*global_forward.*GLOBAL_MODEL.*[Pp]atch the class"):

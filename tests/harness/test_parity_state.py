@@ -1,0 +1,420 @@
+"""What a program writes besides its outputs: into its arguments, and into Python state that it reaches itself."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import OrderedDict, defaultdict, deque
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_regional import ParityError
+from pytest_regional.harness.parity.execution import execute
+from pytest_regional.testing import regional
+
+
+class Count:
+    def __init__(self):
+        self.n = 0
+
+    def step(self):
+        self.n += 1
+        return self.n
+
+
+class Slotted:
+    __slots__ = ("n",)
+
+    def __init__(self):
+        self.n = 0
+
+
+class Shared(nn.Module):
+    calls = 0
+
+    def forward(self, x):
+        Shared.calls += 1
+        return x * Shared.calls
+
+
+class Steps(nn.Module):
+    def __init__(self, count=None):
+        super().__init__()
+        self.n, self.count = 0, count
+
+    def forward(self, x):
+        self.n += 1
+        if self.count is not None:
+            self.count.n += 1
+        return x * self.n
+
+
+CALLS = 0
+LOG = []
+
+
+def counted():
+    global CALLS
+    CALLS += 1
+    LOG.append(CALLS)
+    return CALLS
+
+
+class Indirect(nn.Module):
+    def forward(self, x):
+        return x * self.number()
+
+    def number(self):
+        return counted()
+
+
+def _counting(count):
+    def program(x):
+        count.n += 1
+        return x * count.n
+
+    return program
+
+
+def _with_a_tensor():
+    count = Count()
+    count.t = torch.zeros(2)
+    return _counting(count)
+
+
+def _nonlocal():
+    n = 0
+
+    def program(x):
+        nonlocal n
+        n += 1
+        return x * n
+
+    return program
+
+
+def _list():
+    log = [1]
+
+    def program(x):
+        log[0] += 1
+        log.append(2)
+        return x * log[0] * len(log)
+
+    return program
+
+
+def _default(log=None):
+    def program(x, log={}):  # noqa: B006 - that is what is tested
+        log["n"] = log.get("n", 0) + 1
+        return x * log["n"]
+
+    return program
+
+
+def _class_attribute():
+    Shared.calls = 0
+    return Shared()
+
+
+def _arguments(*state):
+    def program(x, count):
+        count.n += 1
+        return x * count.n
+
+    return program
+
+
+#: What makes a program, and its further arguments. Each is right on every backend.
+RIGHT = {
+    "object in a closure": (lambda: _counting(Count()),),
+    "object with a tensor in a closure": (_with_a_tensor,),
+    "object with slots in a closure": (lambda: _counting(Slotted()),),
+    "variable of a closure": (_nonlocal,),
+    "list in a closure": (_list,),
+    "dictionary as a default": (_default,),
+    "number of a module": (Steps,),
+    "object of a module": (lambda: Steps(Count()),),
+    "attribute of a class": (_class_attribute,),
+    "global variables of a function that a method calls": (Indirect,),
+    "object as an argument": (_arguments, Count),
+}
+
+
+def test_each_run_starts_from_the_same_python_state():
+    with regional("aot_eager", expects_regions=False, seed=1) as r:
+        for name, (make, *arguments) in RIGHT.items():
+            r.restart()
+            program = make()
+            with r.expect(recompiles=0):
+                report = r.assert_parity(program, r.randn(3), *(argument() for argument in arguments))
+            assert report.ok, name
+            assert report.not_compared == (), name
+            first, second = (execute(program, (torch.ones(3), *(one() for one in arguments))) for _ in range(2))
+            assert first.changes, name
+            assert torch.equal(first.outputs[0][1].value, second.outputs[0][1].value), name
+    assert (CALLS, LOG) == (0, [])
+
+
+def _writes(write):
+    def program(x, held):
+        write(x, held)
+        return x * 2
+
+    return program
+
+
+def _append_to(make):
+    held = make()
+
+    def program(x):
+        held.append(x + 1)
+        return x * 2
+
+    return program
+
+
+#: For each: what the program does to its argument, what a wrong one does, the argument, and what the report names.
+WRONG_ARGUMENTS = {
+    "other tensor in a dictionary": (
+        lambda x, d: d.update(k=x + 1),
+        lambda x, d: d.update(k=x + 2),
+        lambda: {"k": torch.zeros(4)},
+        "input 1['k'] (mutated in place)",
+    ),
+    "nothing stored in a dictionary": (
+        lambda x, d: d.update(k=x + 1),
+        lambda x, d: None,
+        lambda: {"k": torch.zeros(4)},
+        "input 1['k'] (mutated in place)",
+    ),
+    "new key": (lambda x, d: d.update(k=x), lambda x, d: None, dict, "input 1['k'] (after the call)"),
+    "other tensor appended": (
+        lambda x, held: held.append(x + 1),
+        lambda x, held: held.append(x + 2),
+        list,
+        "input 1[0] (mutated in place)",
+    ),
+    "appended twice": (
+        lambda x, held: held.append(x),
+        lambda x, held: held.extend([x, x]),
+        list,
+        "input 1[1] (after the call)",
+    ),
+    "other element": (
+        lambda x, held: held.__setitem__(0, x + 1),
+        lambda x, held: held.__setitem__(0, x + 2),
+        lambda: [torch.zeros(4)],
+        "input 1[0] (mutated in place)",
+    ),
+    "element not removed": (
+        lambda x, held: held.pop(),
+        lambda x, held: None,
+        lambda: [1, 2],
+        "input 1[1] (after the call)",
+    ),
+    "number in a nested container": (
+        lambda x, d: d["a"][0].update(n=1),
+        lambda x, d: d["a"][0].update(n=2),
+        lambda: {"a": ({"n": 0},)},
+        "input 1['a'][0]['n'] (after the call)",
+    ),
+    "empty container": (
+        lambda x, d: d.update(a=[]),
+        lambda x, d: None,
+        dict,
+        "containers of the inputs (after the call)",
+    ),
+    "defaultdict": (
+        lambda x, d: d["k"].append(1),
+        lambda x, d: d["k"].append(2),
+        lambda: defaultdict(list),
+        "input 1['k'][0] (after the call)",
+    ),
+    "deque": (
+        lambda x, held: held.append(1),
+        lambda x, held: held.appendleft(1),
+        lambda: deque([0]),
+        "input 1[0] (after the call)",
+    ),
+    "order of keys": (
+        lambda x, d: d.move_to_end("a"),
+        lambda x, d: None,
+        lambda: OrderedDict(a=1, b=2),
+        "containers of the inputs (after the call)",
+    ),
+    "slot": (
+        lambda x, held: setattr(held, "n", 1),
+        lambda x, held: setattr(held, "n", 2),
+        Slotted,
+        "input 1.n (after the call)",
+    ),
+}
+
+
+def test_what_is_stored_into_arguments_is_compared():
+    with regional("aot_eager", expects_regions=False) as r:
+        for name, (right, wrong, make, where) in WRONG_ARGUMENTS.items():
+            program = _writes(right)
+            report = r.assert_parity(program, r.randn(4), make(), compiled=lambda fn, right=right: _writes(right))
+            assert report.ok, name
+            with pytest.raises(ParityError) as caught:
+                r.assert_parity(program, r.randn(4), make(), compiled=lambda fn, wrong=wrong: _writes(wrong))
+            assert where in {mismatch.where for mismatch in caught.value.report.mismatches}, (name, str(caught.value))
+
+
+def _stateless(x):
+    return x * 1
+
+
+def _step_lost():
+    count = Count()
+
+    def program(x):
+        count.step()
+        return x * 1
+
+    return program
+
+
+def _class_lost():
+    def program(x):
+        Shared.calls += 1
+        return x * 1
+
+    return program
+
+
+def _global_lost():
+    def program(x):
+        counted()
+        return x * 1
+
+    return program
+
+
+def _append_lost():
+    log = []
+
+    def program(x):
+        log.append(1)
+        return x * 1
+
+    return program
+
+
+class LosesCount(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.n, self.h = 0, None
+
+    def forward(self, x):
+        self.n += 1
+        self.h = x
+        return x * 1
+
+
+WRONG_STATE = {
+    "object": (_step_lost, {"count.n"}),
+    "list": (_append_lost, {"log[0]"}),
+    "class": (_class_lost, {"Shared.calls"}),
+    "global": (_global_lost, {"CALLS", "LOG[0]"}),
+    "module": (LosesCount, {"n", "h"}),
+}
+
+
+def test_lost_writes_to_python_state_are_named():
+    with regional("aot_eager", expects_regions=False) as r:
+        for name, (make, places) in WRONG_STATE.items():
+            with pytest.raises(ParityError) as caught:
+                r.assert_parity(make(), r.randn(3), compiled=lambda fn: _stateless)
+            found = {mismatch.where for mismatch in caught.value.report.mismatches}
+            assert found >= {f"{place} (after the call)" for place in places}, (name, found)
+            report = r.assert_parity(make(), r.randn(3), compiled=lambda fn: _stateless, ignore_state=tuple(places))
+            assert report.ok, name
+
+
+def test_tensors_that_only_one_of_them_keeps_are_a_difference():
+    kept = []
+
+    def program(x):
+        kept.append({"x": x.clone()})
+        return x * 2
+
+    wrong = {"compiled": lambda fn: lambda x: x * 2}
+    with regional("aot_eager", expects_regions=False) as r:
+        with pytest.raises(
+            ParityError, match=r"kept\[0\]\['x'\] \(after the call\): .*compiled nothing, eager a tensor"
+        ):
+            r.assert_parity(program, r.randn(2), **wrong)
+        assert r.assert_parity(program, r.randn(2), ignore_state="kept", **wrong).ok
+    assert kept == []
+
+
+def test_what_cannot_be_restored_is_reported():
+    numbers = itertools.count(1)
+
+    def program(x, more):
+        return x * next(numbers)
+
+    with regional("aot_eager", expects_regions=False) as r, pytest.raises(ParityError) as caught:
+        r.assert_parity(program, r.randn(3), iter([1]), compiled=lambda fn: fn)
+    assert caught.value.report.not_compared == (
+        "numbers (itertools.count)",
+        "input 1 (builtins.list_iterator)",
+    )
+    assert "neither restored between the runs nor compared: numbers (itertools.count)" in str(caught.value)
+
+
+def test_state_that_differs_in_every_run_is_reported_and_not_compared():
+    class Stopwatch:
+        last = 0.0
+
+    watch = Stopwatch()
+
+    def program(x):
+        watch.last = time.perf_counter()
+        return x * 2
+
+    with regional("aot_eager", expects_regions=False) as r:
+        report = r.assert_parity(program, r.randn(3), compiled=lambda fn: fn)
+    assert report.not_compared == ("watch.last (after the call): two eager runs differ",)
+
+
+def test_a_generator_that_the_program_holds_is_restored_and_compared():
+    generator = torch.Generator().manual_seed(3)
+
+    def program(x):
+        return x + torch.rand(3, generator=generator)
+
+    def draws_more(x):
+        torch.rand(3, generator=generator)
+        return x + torch.rand(3, generator=torch.Generator().manual_seed(3))
+
+    before = generator.get_state()
+    with regional("aot_eager", expects_regions=False) as r:
+        assert r.assert_parity(program, r.randn(3), compiled=lambda fn: fn).ok
+        with pytest.raises(ParityError, match=r"generator.state \(after the call\)"):
+            r.assert_parity(program, r.randn(3), compiled=lambda fn: lambda x: (draws_more(x), draws_more(x))[0])
+    assert torch.equal(generator.get_state(), before)
+
+
+def test_objects_keep_their_identity():
+    count, log, items = Count(), [1], {"a": 1}
+    count.log = log
+
+    def program(x):
+        count.log, count.new = [2], 3
+        log.append(4)
+        items.clear()
+        program.calls += 1
+        return x
+
+    program.calls = 0
+    changes = execute(program, (torch.ones(2),)).changes
+    assert (changes["calls"].after, program.calls) == (1, 0)
+    assert vars(count) == {"n": 0, "log": log}
+    assert count.log is log
+    assert (log, items) == ([1], {"a": 1})
