@@ -20,8 +20,9 @@ from pytest_regional._torch import private_module, symbol
 from pytest_regional._torch.compile_phases import logged
 from pytest_regional._torch.config import dynamo_config, functorch_config, inductor_config
 from pytest_regional._torch.dynamo import counters
+from pytest_regional._torch.fx_graphs import is_graph_module
 from pytest_regional._torch.patching import COMPILE_STAGES, patched_stages
-from pytest_regional._torch.tracing import compile_lock, new_fake_mode, size_hint, tracing
+from pytest_regional._torch.tracing import compile_lock, new_fake_mode, size_hint, storage_key, tracing
 
 
 def is_serializable(artifact: Any) -> bool:
@@ -100,6 +101,7 @@ class GraphLookup:
             KeyFailedError: PyTorch's key computation failed on something in the graph, without a refusal.
         """
         compute, refusals = COMPILE_STAGES["aot_key"].current(), _refusals()
+        self._check_bodies(refusals)
         extra: tuple[Any, ...] = self._rest
         sanitized: AbstractContextManager[Any] = contextlib.nullcontext()
         if _is_first_generation():
@@ -117,6 +119,20 @@ class GraphLookup:
                 ) from error
         return str(key)
 
+    def _check_bodies(self, refusals: tuple[type[Exception], ...]) -> None:
+        """Refuse functions in the bodies of higher-order operators as PyTorch does in the graph itself.
+
+        PyTorch's key has only the name of a function that Dynamo does not look into
+        (``torch.compiler.allow_in_graph``), and ``check_cacheable`` does not visit bodies (2.11 to 2.15).
+        """
+        check = symbol(_MODULE, "check_node_safe")
+        bodies = (module for module in self.graph.modules() if is_graph_module(module) and module is not self.graph)
+        for node in (node for body in bodies for node in body.graph.nodes if node.op == "call_function"):
+            try:
+                check(node)
+            except refusals as error:
+                raise UncacheableGraphError(str(error)) from error
+
     def guards_hold(self, guards: str | None) -> bool:
         """Return whether an entry's size guards hold for these inputs; adds no guard to the trace."""
         if guards is None:
@@ -126,8 +142,27 @@ class GraphLookup:
 
     def revive(self, entry: Any) -> Callable[..., Any]:
         """Turn a stored ``BundledAOTAutogradResult`` into the callable that AOTAutograd originally made."""
+        self._guard_shared_memory(entry)
         compiled: Callable[..., Any] = entry.wrap_post_compile(self.inputs, self._aot_config, _without_cudagraphs())
         return compiled
+
+    def _guard_shared_memory(self, entry: Any) -> None:
+        """Guard which inputs overlap, as AOTAutograd does while it compiles, but not where it loads an entry.
+
+        With symbolic sizes a later call may have inputs that share memory in another way. Only a program that writes to
+        an input depends on that. ``compute_overlapping_inputs`` adds the guard (2.11 to 2.15).
+        """
+        if not any(info.mutates_data for info in entry.runtime_metadata.input_info):
+            return
+        sharing: dict[Any, list[int]] = {}
+        for position, value in enumerate(self.inputs):
+            storage = storage_key(value)
+            if storage is not None:
+                sharing.setdefault(storage, []).append(position)
+        overlapping = symbol("torch._functorch._aot_autograd.input_output_analysis", "compute_overlapping_inputs")
+        for positions in sharing.values():
+            if len(positions) > 1:
+                overlapping(self._aot_config, self.inputs, positions)
 
     def _nameless_config(self) -> Any:
         """Return the config without the name that Dynamo gives each compile (``caching_precompile``).

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from typing import Any, Literal, get_args
 
 from pytest_regional._torch import private_module, symbol
+from pytest_regional._torch.patching import PatchPoint, missing, wrapped
 
 
 def pre_grad_custom_passes() -> tuple[Any, ...]:
@@ -163,13 +164,18 @@ def inductor_config_type(name: str) -> Any:
     return inductor_config().get_type(name)
 
 
+_FLOATS = {"floats": PatchPoint("torch._functorch._aot_autograd.graph_compile", "tensorify_python_scalars")}
+
+
 @contextlib.contextmanager
 def region_compile_settings(configs: Mapping[str, Any], name: str) -> Iterator[None]:
     """Patch Inductor's and functorch's configuration around the compilation of one region.
 
     2.11 lacks ``remat_using_tags_for_fwd_loss_bwd_graph`` and
     ``torch.fx.traceback._set_regional_inductor_subgraph_name``, which names the region in structured logs. The outer
-    graph is already partitioned, so rematerialisation must not run again.
+    graph is already partitioned, so rematerialisation must not run again. Nor may its pass on float arguments
+    (``tensorify_python_scalars``): a float that the outer graph made a tensor is no symbol of the region's graph, and
+    Dynamo would compile the program again for each value.
     """
     functorch = functorch_config()
     with contextlib.ExitStack() as stack:
@@ -177,6 +183,8 @@ def region_compile_settings(configs: Mapping[str, Any], name: str) -> Iterator[N
         if hasattr(functorch, "remat_using_tags_for_fwd_loss_bwd_graph"):
             stack.enter_context(functorch.patch(remat_using_tags_for_fwd_loss_bwd_graph=False))
         stack.enter_context(_named_in_logs(name))
+        if not missing(_FLOATS):
+            stack.enter_context(wrapped(_FLOATS, {"floats": lambda *_: None}))
         yield
 
 

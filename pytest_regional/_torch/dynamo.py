@@ -6,9 +6,9 @@ import contextlib
 import functools
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from pytest_regional._torch import symbol
 from pytest_regional._torch.aot_autograd import bundled_callable, partition_function, serializable_compiler_class
@@ -93,6 +93,42 @@ class _ResetHook:
 def restart_exceptions() -> tuple[type[Exception], ...]:
     """Return Dynamo's exceptions that restart or skip a frame, which must not be caught (2.11 to 2.15)."""
     return (symbol("torch._dynamo.exc", "RestartAnalysis"), symbol("torch._dynamo.exc", "SkipFrame"))
+
+
+def float_inputs(gm: Any) -> dict[int, str]:
+    """Return the symbols of the inputs of Dynamo's graph that stand for float arguments, by position.
+
+    Such an input is a tensor whose ``item_memo`` is symbolic (``FakeTensor``, 2.11 to 2.15).
+    """
+    found = {}
+    for position, node in enumerate(gm.graph.find_nodes(op="placeholder")):
+        number = getattr(node.meta.get("example_value"), "item_memo", None)
+        name = getattr(getattr(getattr(number, "node", None), "_expr", None), "name", None)
+        if name is not None:
+            found[position] = str(name)
+    return found
+
+
+def constant_floats(floats: Mapping[int, str]) -> tuple[int, ...]:
+    """Return the positions in :func:`float_inputs` that Dynamo's next trace makes constant.
+
+    ``torch._dynamo.symbolic_convert.TensorifyState`` (2.11 to 2.15).
+    """
+    state = symbol("torch._dynamo.symbolic_convert", "TensorifyState")
+    return tuple(position for position, name in floats.items() if state.should_specialize(name))
+
+
+def float_restart() -> type[Exception]:
+    """``TensorifyScalarRestartAnalysis``: AOTAutograd cannot compile with a float as an input (2.11 to 2.15)."""
+    error: type[Exception] = symbol("torch._dynamo.exc", "TensorifyScalarRestartAnalysis")
+    return error
+
+
+def restart_with_constant(names: Iterable[str]) -> NoReturn:
+    """Make Dynamo trace the frame again, with these symbols of :func:`float_inputs` as constants."""
+    for name in names:
+        symbol("torch._dynamo.symbolic_convert", "TensorifyState").specialize(name)
+    raise float_restart()
 
 
 def count_fallback() -> None:

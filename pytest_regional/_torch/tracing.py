@@ -159,6 +159,17 @@ def storage_key(value: Any) -> int | None:
         return None
 
 
+def inner_tensors(value: Any) -> list[Any]:
+    """Return the tensors inside a wrapper subclass, at any depth; none for any other value.
+
+    ``torch.utils._python_dispatch.is_traceable_wrapper_subclass`` (2.11 to 2.15).
+    """
+    if not symbol("torch.utils._python_dispatch", "is_traceable_wrapper_subclass")(value):
+        return []
+    own = [getattr(value, name) for name in value.__tensor_flatten__()[0]]
+    return [each for one in own for each in (one, *inner_tensors(one))]
+
+
 def dispatch_mode() -> Any:
     """``torch.utils._python_dispatch.TorchDispatchMode``: sees every operator that runs (2.11 to 2.15)."""
     return symbol("torch.utils._python_dispatch", "TorchDispatchMode")

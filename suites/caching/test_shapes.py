@@ -161,6 +161,27 @@ def test_static_and_symbolic_sizes_are_two_entries(regional):
         cold_and_warm(regional, mlp, inputs, dynamic=dynamic)
 
 
+def scaled(x, factor):
+    with region("r"):
+        return (x * factor).sin() + factor
+
+
+def run_scaled(regional):
+    compiled, x = regional.compile(scaled), regional.rand(4)
+    for factor in (1.5, 2.5, 3.5):
+        torch.testing.assert_close(compiled(x, factor), scaled(x, factor))
+
+
+@pytest.mark.regional_compile(requires=(*NEEDS, "dynamic_shapes"), dynamic=None)
+def test_a_float_that_changes(regional):
+    """Dynamo makes it an input at its second value; what one process compiled, the next one loads."""
+    regional.in_new_process(run_scaled)
+    with regional.expect(cache_misses=0, graphs=0, region_compiles=0):
+        run_scaled(regional)
+    _, warm = regional.in_new_process(run_scaled)
+    assert (warm.cache_misses, warm.graphs, warm.region_compiles) == (0, 0, 0)
+
+
 @symbolic
 def test_a_number_among_the_inputs(regional):
     def scaled(x, w, factor):

@@ -51,6 +51,10 @@ def not_traced(x, w):
     return mlp(x, w) + untraced(x)
 
 
+def not_traced_in_a_checkpoint(x, w):
+    return torch.utils.checkpoint.checkpoint(not_traced, x, w, use_reentrant=False) + 1
+
+
 def condition(x, w):
     return torch.cond(x.sum() > 0, mlp, lambda x, w: w @ x, (x, w))
 
@@ -93,6 +97,7 @@ def policy(name):
 # Program, whether it trains, and words of the reason. Nothing of it is ever cached.
 BYPASSES = {
     "a function that is not traced": (not_traced, False, "untraced"),
+    "a function that is not traced, in a checkpoint": (not_traced_in_a_checkpoint, False, "untraced"),
     "a condition": (condition, False, "cond"),
     "an annotation": (annotated, False, "Owner'> of type type means nothing in another process"),
     "frozen weights in a region": (configured(freezing=True), False, "region .*mlp.* freezing enabled"),

@@ -79,7 +79,7 @@ def test_a_mistake_in_the_program_is_the_programs():
 
 
 def details(**changes):
-    base = KeyDetails(1, "program", ("0:mlp",), BackendOptions(), ("v1",), ("0: 2 ranks",), "state", this_machine())
+    base = KeyDetails(1, "program", ("0:mlp",), (), BackendOptions(), ("v1",), ("0: 2 ranks",), "state", this_machine())
     return dataclasses.replace(base, **changes)
 
 
@@ -91,6 +91,7 @@ CHANGES = {
     "format": 2,
     "program": "other",
     "annotations": ("0:other",),
+    "memory": ("input 0: other",),
     "options": BackendOptions(partitioner="min_cut"),
     "passes": ("v2",),
     "groups": ("0: 4 ranks",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import hashlib
-from collections.abc import Hashable, Iterator, Mapping, Set
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from pytest_regional._torch.autograd_cache import GraphLookup
 from pytest_regional._torch.config import global_state
 from pytest_regional._torch.distributed import groups_named_in
 from pytest_regional._torch.fx_graphs import is_graph_module
+from pytest_regional._torch.tracing import base_of, inner_tensors, size_hint, storage_key
 from pytest_regional.reference.caching.target import TargetFingerprint, this_machine
 from pytest_regional.reference.options import BackendOptions
 
@@ -99,6 +100,7 @@ class KeyDetails:
             AOTAutograd, versions, sources of user-defined kernels.
         annotations: those of every node, including configs of regions, which PyTorch's key omits.
         options: of the backend.
+        memory: which inputs share memory, and where in it each of them is.
         passes: uuids of the pre-grad passes that run after a miss; none if they ran before the lookup.
         groups: names and sizes of the process groups that collectives of the graph name. PyTorch's key has the name,
             and the size only where it is an argument; Inductor estimates the time of a collective by the size. The
@@ -110,6 +112,7 @@ class KeyDetails:
     format: int
     program: str
     annotations: tuple[str, ...]
+    memory: tuple[str, ...]
     options: BackendOptions
     passes: tuple[Hashable, ...]
     groups: tuple[str, ...]
@@ -132,12 +135,51 @@ def details_of(lookup: GraphLookup, options: BackendOptions, passes: tuple[Hasha
         FORMAT,
         lookup.key(),
         tuple(annotations_of(lookup.graph)),
+        tuple(shared_memory(lookup.inputs)),
         options,
         passes,
         tuple(f"{name}: {size}" for name, size in sorted(groups_named_in(lookup.graph).items())),
         str(global_state()),
         this_machine(),
     )
+
+
+def shared_memory(inputs: Sequence[Any]) -> Iterator[str]:
+    """Yield a line for every input that shares its storage with another input; none of them share for most programs.
+
+    AOTAutograd compiles a program that writes to one of such inputs for the places they have in the storage, and for
+    the tensors that autograd says they are views of. PyTorch's key includes neither (2.11 to 2.15). Numbers stand for
+    symbolic sizes, because AOTAutograd adds no guard on them where it compares places.
+    """
+    tensors = [(str(i), value) for i, each in enumerate(inputs) for value in (each, *inner_tensors(each))]
+    sharing: dict[int, list[int]] = {}
+    for position, (_, value) in enumerate(tensors):
+        storage = storage_key(value)
+        if storage is not None:
+            sharing.setdefault(storage, []).append(position)
+    bases: list[Any] = [value for _, value in tensors]
+    for number, group in enumerate(group for group in sharing.values() if len(group) > 1):
+        for position in group:
+            name, value = tensors[position]
+            yield f"input {name}: in storage {number}, {_place(value)}, {_view(value, bases)}"
+
+
+def _place(value: torch.Tensor) -> str:
+    sizes, strides = [*map(size_hint, value.shape)], [*map(size_hint, value.stride())]
+    return f"sizes {sizes}, strides {strides}, offset {size_hint(value.storage_offset())}"
+
+
+def _view(value: torch.Tensor, bases: list[Any]) -> str:
+    """Say what ``value`` is a view of, by its number in ``bases``, to which others are added."""
+    base = base_of(value)
+    if base is None:
+        return "no view"
+    known = [number for number, one in enumerate(bases) if one is base]
+    if not known:
+        known = [len(bases)]
+        bases.append(base)
+    gradient = "requires grad" if base.requires_grad else "no grad"
+    return f"a view of tensor {known[0]}, {base.dtype}, {_place(base)}, {gradient}"
 
 
 def annotations_of(gm: torch.fx.GraphModule) -> Iterator[str]:

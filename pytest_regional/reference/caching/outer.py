@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import pickle
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch.fx
@@ -26,6 +26,7 @@ from pytest_regional._torch.autograd_cache import (
     entries_are_wanted,
     revived_alone,
 )
+from pytest_regional._torch.dynamo import constant_floats, float_inputs, float_restart, restart_with_constant
 from pytest_regional._torch.fx_graphs import is_graph_module
 from pytest_regional._torch.inductor import appended_passes, custom_graph_pass_base
 from pytest_regional._torch.operators import foreign_operators
@@ -93,6 +94,13 @@ class EntryName:
         return None
 
 
+@dataclass(frozen=True)
+class Restart:
+    """An entry for a graph that AOTAutograd does not compile: these of its inputs, all floats, have to be constants."""
+
+    inputs: tuple[int, ...]
+
+
 class KeyFound(RegionalError):
     """The key of a graph, raised instead of compiling it; ``key`` is None without one, and ``reason`` says why.
 
@@ -120,6 +128,7 @@ class OuterCache:
         unsavable: why the result may not be stored, if so.
         entry: where the result is stored, if it is.
         graph: the graph that is compiled.
+        floats: the symbols of its inputs that are floats, by position.
     """
 
     store: Store
@@ -131,6 +140,7 @@ class OuterCache:
     unsavable: str = ""
     entry: EntryName | None = None
     graph: torch.fx.GraphModule | None = None
+    floats: dict[int, str] = field(default_factory=dict)
 
     def compile(
         self,
@@ -159,9 +169,13 @@ class OuterCache:
             "fw_compiler": serializable_compiler(CompiledGraph, compile_graph),
             "bw_compiler": serializable_compiler(CompiledGraph, compile_graph),
         }
-        self.graph = gm
-        with answering(gm, self._lookup, self._save):
-            compiled: Callable[..., Any] = backend(compilers)(gm, inputs)
+        self.graph, self.floats = gm, float_inputs(gm)
+        try:
+            with answering(gm, self._lookup, self._save):
+                compiled: Callable[..., Any] = backend(compilers)(gm, inputs)
+        except float_restart():
+            self._save_restart()
+            raise
         if self.entry is not None:
             setattr(compiled, _ENTRY, self.entry)
         return compiled
@@ -177,6 +191,9 @@ class OuterCache:
             found = None
         if found is not None:
             count_outcome("hit")
+            if isinstance(found, Restart):
+                self.key = None  # nothing is to be saved
+                restart_with_constant(self.floats[position] for position in found.inputs)
             return Answer(found, None)
         if self.key:
             count_outcome("miss")
@@ -195,10 +212,13 @@ class OuterCache:
             return error
         return None
 
-    def _find(self, question: GraphLookup, key: str) -> Callable[..., Any] | None:
+    def _find(self, question: GraphLookup, key: str) -> Callable[..., Any] | Restart | None:
         for payload in self.store.candidates(key):
             try:
                 entry = pickle.loads(payload)
+                if isinstance(entry, Restart):
+                    record(key, payload)
+                    return entry
                 if question.guards_hold(entry.guards_expr):
                     compiled = with_serialization(question.revive(entry), lambda: pickle.loads(payload))  # noqa: B023
                     record(key, payload)
@@ -211,6 +231,13 @@ class OuterCache:
                     raise
                 warn_of_unusable_entry(error)
         return None
+
+    def _save_restart(self) -> None:
+        constant = constant_floats(self.floats)
+        payload = pickle.dumps(Restart(constant))
+        if self.key and constant and self.store.save(self.key, payload):
+            record(self.key, payload)
+            count_outcome("saved")
 
     def _save(self, key: str, entry: Any) -> None:
         try:
@@ -233,7 +260,7 @@ class OuterCache:
         """
         if self.unsavable:
             raise UnsavableGraphError(self.unsavable)
-        parts = ((f"{field.name} of the entry", getattr(entry, field.name)) for field in fields(entry))
+        parts = ((f"{part.name} of the entry", getattr(entry, part.name)) for part in fields(entry))
         try:
             with without_dispatch_modes():  # as in dump_program: a view that is returned may hold a tensor
                 entry.pre_save()
