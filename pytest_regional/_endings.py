@@ -138,11 +138,18 @@ class EndingHooks:
         self._config.add_cleanup(self._guard.put_back)
         self._config.add_cleanup(ForkedProcesses(self._config).put_back)
         if not self._is_worker:
-            # With pytest-xdist this process runs no tests, so that it can handle every signal.
-            self._signals.install(last_resort=not self._config.pluginmanager.has_plugin("dsession"))
+            self._signals.install()
             self._config.add_cleanup(self._signals.put_back)
             with self._errors.kept("writing that the reports are unfinished"), contextlib.suppress(OSError):
                 self._files.write()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self) -> Generator[None, Any, Any]:
+        """Have signals interrupt tests, and not what follows."""
+        try:
+            return (yield)
+        finally:
+            self._signals.raises = False
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
@@ -251,6 +258,8 @@ class EndingHooks:
         self._because(f"{name} ended it{running}")
         # Where what is raised is lost, as in a callback of the garbage collector, the run ends after the test.
         self._pytest_session.shouldstop = name
+        # Once tests are over nothing is raised: reports are written first.
+        self._pytest_session.exitstatus = 128 + self._signals.came
         return f"{name}{running}"
 
     def _say(self, text: str) -> None:
