@@ -34,7 +34,9 @@ def check_backend_leaks(regional: Regional) -> None:
         changed = "\n".join(f"  {leak}" for leak in found)
         raise BackendLeakError(
             f"the backend {regional.backend!r} left {plural(len(found), 'setting')} changed when it returned from a "
-            f"compile (restored after it):\n{changed}"
+            f"compile (restored after it):\n{changed}\n"
+            f"If a compiler that the backend loads at its first compile sets this, import that compiler at the top of "
+            f"the module with the backend's specification: what an import changes is not reported, and stays."
         )
 
 

@@ -342,7 +342,7 @@ def leaves_settings(gm, inputs):
 
 
 def test_a_backend_that_leaves_settings_changed_fails_the_test():
-    message = r"'faulty' left 3 settings changed .*\n(.*\n)*.*max_autotune: False -> True\n.*LEFT_BY_A_BACKEND: set$"
+    message = r"'faulty' left 3 settings changed .*\n(.*\n)*.*max_autotune: False -> True\n.*LEFT_BY_A_BACKEND: set\n"
     with pytest.raises(BackendLeakError, match=message):
         with regional(BackendSpec("faulty", lambda: leaves_settings), expects_regions=False) as r:
             for _ in range(2):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 SOURCE = """
@@ -81,3 +83,37 @@ def test_no_server_is_a_usage_error(downstream):
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*regional_examples: redis://localhost:1/0: no Redis server answers there: *"])
+
+
+#: As docs/writing-tests.md and docs/continuous-integration.md have it.
+LEAKS_ARE_ERRORS = "error::pytest_regional.RegionalLeakWarning"
+
+
+def test_what_hypothesis_installs_at_the_first_property_test_is_no_leak(downstream):
+    """It adds a callback of the garbage collector, once in each process; the option is as in the documentation."""
+    source = """
+        import gc
+        from hypothesis import given, settings, strategies as st
+
+        @settings(max_examples=2, database=None)
+        @given(n=st.integers(1, 6))
+        @pytest.mark.regional_compile
+        def test_any_size(regional, n):
+            regional.assert_parity(torch.sin, regional.randn(n))
+
+        @pytest.mark.regional_compile
+        def test_leaks(regional):
+            regional.assert_parity(torch.sin, regional.randn(2))
+            gc.callbacks.append(print)
+
+        def test_the_callback_is_still_there():
+            assert any(each.__module__.startswith("hypothesis.") for each in gc.callbacks)
+            assert print not in gc.callbacks
+    """
+    result = downstream(source, "--regional-backend=aot_eager", "-W", LEAKS_ARE_ERRORS, subprocess=True)
+    result.assert_outcomes(passed=3, errors=1)
+    for page in ("writing-tests.md", "continuous-integration.md"):
+        assert f"-W {LEAKS_ARE_ERRORS}`" in (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
+    result.stdout.fnmatch_lines(
+        ["*RegionalLeakWarning: test_it.py::test_leaks left 1 setting changed*garbage collector*"]
+    )

@@ -80,7 +80,8 @@ def isolated(folder: Path, seed: int, *, shared_cache: bool = False) -> Iterator
         with random_state_kept(), streams_kept_open() as closed:
             seed_everything(seed)
             try:
-                yield isolation
+                with snapshot.without_imports():
+                    yield isolation
             finally:
                 changed = snapshot.restore()
                 left = [f"thread {name}" for name in leaked_threads(running)]

@@ -21,7 +21,7 @@ import threading
 import time
 import tracemalloc
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from operator import is_
 from typing import Any
 
@@ -42,7 +42,6 @@ from pytest_regional.harness.isolation.watched import (
     is_a_tests,
     is_patched,
     same_object,
-    same_value,
     set_attribute,
     set_by_imports,
     set_entry,
@@ -192,19 +191,25 @@ def _stop_alarm(wanted: bool) -> None:
 
 
 def _collector() -> tuple[Any, ...]:
-    return gc.isenabled(), gc.get_threshold(), gc.get_debug(), tuple(map(id, gc.callbacks)), tuple(gc.callbacks)
+    return gc.isenabled(), gc.get_threshold(), gc.get_debug(), list(gc.callbacks)
 
 
 def _set_collector(wanted: tuple[Any, ...]) -> None:
-    enabled, thresholds, debug, _, callbacks = wanted
+    enabled, thresholds, debug, callbacks = wanted
     (gc.enable if enabled else gc.disable)()
     gc.set_threshold(*thresholds)
     gc.set_debug(debug)
-    gc.callbacks[:] = callbacks
+    gc.callbacks[:] = _with_those_of_packages(callbacks, gc.callbacks)
 
 
 def _same_collector(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-    return one[:4] == other[:4]
+    return one[:3] == other[:3] and _with_those_of_packages(one[3], other[3]) == other[3]
+
+
+def _with_those_of_packages(callbacks: list[Any], now: list[Any]) -> list[Any]:
+    # Hypothesis, for one, adds its callback once in a process, at the first property test. Builtins are nobody's.
+    added = [each for each in now if each not in callbacks and hasattr(each, "__code__")]
+    return [*callbacks, *(each for each in added if not is_a_tests(None, each, imported_modules()))]
 
 
 class _FaultHandler:
@@ -225,27 +230,13 @@ def _set_fault_handler(enabled: bool) -> None:
         faulthandler.disable()
 
 
-def _list(name: str, same: Callable[[Any, Any], bool] = same_value) -> State:
+def _list(name: str) -> State:
     """Return the list ``sys.name``, restored in place."""
 
     def write(wanted: list[Any]) -> None:
         getattr(sys, name)[:] = wanted
 
-    return State(f"sys.{name}", lambda: list(getattr(sys, name)), write, same)
-
-
-def _set_path(wanted: list[str]) -> None:
-    sys.path[:] = wanted
-
-
-def _same_path(before: tuple[list[str], int], now: tuple[list[str], int]) -> bool:
-    """Say whether the search path is the same, except for entries appended by imported packages."""
-    return before[0] == now[0] or (before[1] < now[1] and now[0][: len(before[0])] == before[0])
-
-
-def _same_importers(before: list[Any], now: list[Any]) -> bool:
-    """Say whether the earlier importers come first: packages append theirs when they are imported."""
-    return now[: len(before)] == before
+    return State(f"sys.{name}", lambda: list(getattr(sys, name)), write)
 
 
 def _decimal() -> tuple[Any, ...]:
@@ -355,24 +346,23 @@ def _torchs(imported: frozenset[str]) -> tuple[str, ...]:
 class _TorchModules:
     """Modules of PyTorch, numpy and triton that were replaced or removed; added ones are no leak."""
 
-    def read(self) -> tuple[tuple[str, ...], list[Any]]:
-        """Return names and modules."""
+    def read(self) -> dict[str, Any]:
+        """Return the modules by name."""
         names = _torchs(imported_modules())
-        return names, list(map(sys.modules.get, names))
+        return dict(zip(names, map(sys.modules.get, names), strict=True))
 
-    def differences(self, before: tuple[tuple[str, ...], list[Any]]) -> Iterator[Leak]:
+    def differences(self, before: dict[str, Any]) -> Iterator[Leak]:
         """Yield the modules that differ."""
-        names, modules = before
-        if all(map(is_, map(sys.modules.get, names), modules)):
+        if all(map(is_, map(sys.modules.get, before), before.values())):
             return
-        for name, was in zip(names, modules, strict=True):
+        for name, was in before.items():
             now = sys.modules.get(name, MISSING)
             if now is not was and was is not None:
                 yield Leak(f"sys.modules[{name}]", was, now)
 
-    def restore(self, before: tuple[tuple[str, ...], list[Any]]) -> None:
+    def restore(self, before: dict[str, Any]) -> None:
         """Restore the modules."""
-        sys.modules.update((name, module) for name, module in zip(*before, strict=True) if module is not None)
+        sys.modules.update((name, module) for name, module in before.items() if module is not None)
 
 
 #: Without Python's random numbers, which are seeded for each test; see ``seed_everything``.
@@ -387,14 +377,9 @@ INTERPRETER: tuple[Watched, ...] = (
     State("alarm", _alarm_is_set, _stop_alarm, lambda before, now: before or not now),
     State("garbage collector", _collector, _set_collector, _same_collector),
     State("fault handler", faulthandler.is_enabled, _set_fault_handler),
-    State(
-        "sys.path",
-        lambda: (list(sys.path), len(sys.modules)),
-        lambda wanted: _set_path(wanted[0]),
-        _same_path,
-    ),
+    _list("path"),
     _list("argv"),
-    _list("meta_path", _same_importers),
+    _list("meta_path"),
     set_by_imports("recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
     State("switch interval", sys.getswitchinterval, sys.setswitchinterval),
     *(attribute(sys, name) for name in ("excepthook", "unraisablehook", "displayhook", "breakpointhook")),

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import logging
-import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytest_regional.harness.isolation.watched import MISSING, Leak, Settings, State, Watched, attribute, set_by_imports
+from pytest_regional.harness.isolation.watched import (
+    MISSING,
+    ImportedModules,
+    Leak,
+    Settings,
+    State,
+    Watched,
+    attribute,
+    imported_modules,
+    set_by_imports,
+)
 
 
 def _set_warning_filters(wanted: list[Any]) -> None:
@@ -25,11 +34,11 @@ def _loggers() -> dict[str, Any]:
             logger.level or logger.handlers or logger.disabled or not logger.propagate
         ):
             found[name] = (logger.level, logger.disabled, logger.propagate, tuple(logger.handlers))
-    found[_MODULES] = len(sys.modules)  # type: ignore[assignment]
+    found[_MODULES] = imported_modules()  # type: ignore[assignment]
     return found
 
 
-#: The key of the number of imported modules: packages set levels and handlers when they are imported.
+#: The key of the imported modules: packages set levels and handlers when they are imported.
 _MODULES = "(modules)"
 _AS_MADE = (logging.NOTSET, False, True, ())
 
@@ -39,15 +48,15 @@ class _Loggers(Settings):
 
     def differences(self, before: Mapping[str, Any]) -> Iterator[Leak]:
         """Yield each logger that changed."""
-        imported = len(sys.modules) > before[_MODULES]
+        imported = imported_modules() is not before[_MODULES]
         for leak in super().differences(before):
             if leak.before is not MISSING or not imported:
                 yield leak
 
 
 def _same_logger(before: Any, now: Any) -> bool:
-    if isinstance(before, int):
-        return True  # the number of modules
+    if isinstance(before, ImportedModules):
+        return True
     was, is_now = (_AS_MADE if each is MISSING else each for each in (before, now))
     if was[:3] != is_now[:3]:
         return False

@@ -17,6 +17,7 @@ from pytest_regional.harness.isolation.watched import (
     State,
     Watched,
     anything,
+    imported_modules,
     is_a_tests,
     is_patched,
     same_value,
@@ -228,8 +229,8 @@ class _Kernels(State):
         super().__init__("kernels of operators", self._read, self._remove, self._same)
 
     @staticmethod
-    def _read() -> tuple[int, frozenset[str], frozenset[str]]:
-        return len(sys.modules), process_state.kernels_of_operators(), process_state.operators_of_python()
+    def _read() -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+        return imported_modules(), process_state.kernels_of_operators(), process_state.operators_of_python()
 
     @classmethod
     def _remove(cls, before: Any) -> None:
@@ -237,7 +238,7 @@ class _Kernels(State):
 
     @classmethod
     def _same(cls, before: Any, now: Any) -> bool:
-        return before[1] is now[1] or now[0] > before[0] or not cls._added(before, now)
+        return before[1] is now[1] or now[0] is not before[0] or not cls._added(before, now)
 
     @staticmethod
     def _added(before: Any, now: Any) -> frozenset[str]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import is_
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from pytest_regional._secrets import masked_urls
 from pytest_regional._torch.process_state import DYNAMO_MODULES
@@ -64,15 +64,53 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-class _Imported:
-    names: frozenset[str] = frozenset()
+class ImportedModules(frozenset[str]):
+    """The names of the modules that were imported at some moment."""
+
+    last: ClassVar[ImportedModules]
 
 
-def imported_modules() -> frozenset[str]:
+ImportedModules.last = ImportedModules()
+
+
+def imported_modules() -> ImportedModules:
     """Return the names of the imported modules: the same object while their number is the same."""
-    if len(_Imported.names) != len(sys.modules):
-        _Imported.names = frozenset(sys.modules)
-    return _Imported.names
+    if len(ImportedModules.last) != len(sys.modules):
+        ImportedModules.last = ImportedModules(sys.modules)
+    return ImportedModules.last
+
+
+def changed_alike(value: Any, start: Any, now: Any) -> Any:
+    """Return ``value``, an earlier result of ``read()``, with the changes between two later ones.
+
+    It is what would have been read if what happened between ``start`` and ``now`` had happened before.
+    """
+    if isinstance(value, ImportedModules) or _unchanged(start, now):
+        return value
+    if isinstance(value, dict):
+        changed = {key: new for key, new in now.items() if key not in start or not _unchanged(start[key], new)}
+        kept = {key: old for key, old in value.items() if key in now or key not in start}
+        return kept | {key: changed_alike(kept.get(key), start.get(key), new) for key, new in changed.items()}
+    if isinstance(value, set | frozenset):
+        return (value - (start - now)) | (now - start)
+    if type(value) is tuple and isinstance(now, tuple) and len(value) == len(start) == len(now):
+        return tuple(map(changed_alike, value, start, now))
+    if isinstance(value, list) and not _unchanged(value, start):
+        return [*(each for each in value if each not in start or each in now), *(x for x in now if x not in start)]
+    return now
+
+
+def _unchanged(one: Any, other: Any) -> bool:
+    """Say whether two values are equal; arrays have no single answer."""
+    if one is other:
+        return True
+    if type(one) is not type(other) or hasattr(one, "__array__"):
+        return False
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_unchanged, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_unchanged(value, other[key]) for key, value in one.items())
+    return bool(one == other)
 
 
 class Watched(Protocol):
@@ -151,9 +189,9 @@ def set_by_imports(name: str, read: Callable[[], Any], write: Callable[[Any], No
     """Return a setting that packages change when they are imported, which is no leak then."""
     return State(
         name,
-        lambda: (read(), len(sys.modules)),
+        lambda: (read(), imported_modules()),
         lambda wanted: write(wanted[0]),
-        lambda before, now: before[0] == now[0] or before[1] < now[1],
+        lambda before, now: before[0] == now[0] or before[1] is not now[1],
     )
 
 
@@ -327,16 +365,16 @@ class Sets:
 
     holders: Callable[[], Mapping[str, set[Any]]]
 
-    def read(self) -> tuple[int, dict[str, set[Any]]]:
-        """Return copies, and the number of imported modules."""
-        return len(sys.modules), {name: set(holder) for name, holder in self.holders().items()}
+    def read(self) -> tuple[frozenset[str], dict[str, set[Any]]]:
+        """Return copies, and the imported modules."""
+        return imported_modules(), {name: set(holder) for name, holder in self.holders().items()}
 
     def differences(self, before: Any) -> Iterator[Leak]:
         """Yield the sets that changed."""
-        modules, copies = before
+        imported, copies = before
         for name, holder in self.holders().items():
             copy = copies.get(name)
-            if copy is not None and copy != holder and not (len(sys.modules) > modules and copy < holder):
+            if copy is not None and copy != holder and not (imported_modules() is not imported and copy < holder):
                 yield Leak(name, f"{len(copy)} entries", f"{len(holder - copy)} more, {len(copy - holder)} less")
 
     def restore(self, before: Any) -> None:
@@ -389,6 +427,7 @@ def _handler(entry: Any) -> Any:
 
 __all__ = [
     "Contents",
+    "ImportedModules",
     "Patterns",
     "Sets",
     "Settings",
@@ -396,6 +435,7 @@ __all__ = [
     "Watched",
     "anything",
     "attribute",
+    "changed_alike",
     "imported_modules",
     "is_a_tests",
     "is_patched",

@@ -143,7 +143,8 @@ class CompileLeaks:
         try:
             running, begun = self._elsewhere.seen()
             before = Snapshot.take(while_compiling=True)
-            yield
+            with before.without_imports():
+                yield
             if not running and self._elsewhere.seen() == (0, begun):
                 self.found += before.leaks()
         finally:
