@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import subprocess
 import sys
@@ -485,3 +486,269 @@ assert not difference[~torch.eye(4, dtype=torch.bool)].any()
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, ran.stderr
+
+
+# Both programs get the same bits: what only another input explains is a fault.
+
+
+def _quotient(a, b):
+    return a // b
+
+
+def _floor_of_rounded_quotient(a, b):
+    return (a / b).floor()
+
+
+def _half_up(x):
+    return (x + 0.5).floor()
+
+
+def _closed_clamp(x):
+    """A clamp whose gradient is lost at the bound, where eager keeps it."""
+    return torch.where((x > -1) & (x < 1), x, x.detach().clamp(-1, 1))
+
+
+def _last_of_ties(x):
+    return x.flip(-1).max(-1).values
+
+
+def _in_lower_precision(program, dtype):
+    return lambda *inputs: program(*(x.to(dtype) for x in inputs)).to(inputs[0].dtype)
+
+
+class _NarrowMatmul(torch.autograd.Function):
+    """A product of float32 whose gradients are computed in bfloat16, as where autocast is on in the backward only."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, w, grad = (t.bfloat16() for t in (*ctx.saved_tensors, grad))
+        return (grad @ w.T).float(), (x.T @ grad).float()
+
+
+def _autocast_around(inner):
+    """Bfloat16 under autocast, but for one product, for which autocast is off."""
+
+    def program(x, w, v):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            h = (x @ w).sin()
+            with torch.autocast("cpu", enabled=False):
+                return inner(h.float(), v)
+
+    return program
+
+
+def _draw(*shape, dtype=torch.float32, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def _leaves(*shapes, dtype=torch.float32):
+    return [_draw(*shape, dtype=dtype, seed=number).requires_grad_() for number, shape in enumerate(shapes)]
+
+
+_HALVES = torch.arange(-32, 32) / 2
+_TIES = (torch.arange(64) // 2 % 3).float().view(8, 8)
+_QUOTIENTS = [torch.tensor([1.0, 0.5, 6.0, 1.0]), torch.tensor([0.1, 0.1, 0.2, 1 / 3])]
+
+WRONG = {
+    "floor of a rounded quotient": (_quotient, _floor_of_rounded_quotient, _QUOTIENTS),
+    "halves are rounded up": (torch.round, _half_up, [_HALVES]),
+    "no gradient at the bound of a clamp": (
+        lambda x: x.clamp(-1, 1),
+        _closed_clamp,
+        [_HALVES.clone().requires_grad_()],
+    ),
+    "the gradient of a maximum goes to the last of ties": (
+        lambda x: x.max(-1).values,
+        _last_of_ties,
+        [(_TIES + 1).requires_grad_()],
+    ),
+    "an open bound is closed": (lambda x: (x > 1).to(x.dtype), lambda x: (x >= 1).to(x.dtype), [_HALVES]),
+    "gradients in bfloat16": (torch.matmul, _NarrowMatmul.apply, _leaves((64, 64), (64, 64))),
+    "gradients in bfloat16 within autocast": (
+        _autocast_around(torch.matmul),
+        _autocast_around(_NarrowMatmul.apply),
+        _leaves((64, 64), (64, 64), (64, 64)),
+    ),
+    "float64, computed in float32": (
+        torch.sin,
+        _in_lower_precision(torch.sin, torch.float32),
+        [_draw(40, 16).double()],
+    ),
+    "float64, one step in float32": (
+        lambda x: x.sin() * 2.1,
+        lambda x: x.float().sin().double() * 2.1,
+        [_draw(40, 16).double()],
+    ),
+    "float64, a gradient in float32": (
+        torch.matmul,
+        lambda x, w: x @ w + (w.float() - w.float().detach()),
+        _leaves((8, 8), (8, 8), dtype=torch.float64),
+    ),
+    "float64, a mean in float32": (lambda x: x.mean(), lambda x: x.float().mean().double(), [_draw(4096).double()]),
+    "float64, small values doubled": (
+        lambda x: x.sin() * 1e-8,
+        lambda x: x.sin() * 2e-8,
+        [_draw(40, 16).double()],
+    ),
+    "float64, a constant cut short": (lambda x: x * math.pi, lambda x: x * 3.1415926536, [_draw(40, 16).double()]),
+    "float64 output of float32, computed in float32": (
+        lambda x: x.double().sin(),
+        lambda x: x.sin().double(),
+        [_draw(40, 16)],
+    ),
+    "complex64": (lambda x: x * 2, lambda x: x * 2.02, [_draw(40, 16, dtype=torch.complex64) * 1j]),
+    "complex128, computed in complex64": (
+        torch.sin,
+        _in_lower_precision(torch.sin, torch.complex64),
+        [_draw(40, 16, dtype=torch.complex128) * (1 + 1j)],
+    ),
+    "a large number": (lambda x: (x * 2, 1e300), lambda x: (x * 2, 2e300), [_draw(8)]),
+    "a number that float32 does not hold": (lambda x: (x, 16777217.0), lambda x: (x, 16777216.0), [_draw(8)]),
+    "a number of float64": (
+        lambda x: x.sum().item(),
+        lambda x: x.float().sum().item(),
+        [_draw(64).double()],
+    ),
+    "a complex number": (lambda x: (x, 1e300j), lambda x: (x, 2e300j), [_draw(8)]),
+    "a number that is no number": (lambda x: (x, 1.0), lambda x: (x, math.nan), [_draw(8)]),
+}
+
+
+def test_no_difference_of_equal_inputs_is_excused():
+    """Each of these is wrong, although inputs that are one unit away would explain most of them."""
+    passed = [name for name, (program, wrong, inputs) in WRONG.items() if parity(program, wrong, *inputs).ok]
+    assert not passed
+
+
+def test_a_result_that_was_computed_in_a_lower_precision_says_so():
+    program, wrong, inputs = WRONG["gradients in bfloat16 within autocast"]
+    report = parity(program, wrong, *inputs)
+    assert {m.where for m in report.mismatches} == {"grad of input 2"}
+    assert "all are numbers of torch.bfloat16, eager's are not" in str(report.mismatches[0])
+
+
+def _in_place(x, w):
+    h = x.clone()
+    h.mul_(w).add_(x)
+    return h.relu_() - h.mean(0)
+
+
+def _out_of_place(x, w):
+    h = torch.relu((x.double() * w.double() + x.double()).float())
+    return h - h.sum(0) * (1 / h.shape[0])
+
+
+def _backwards(sum_of):
+    """Sum terms in another order."""
+    return lambda x: sum_of(x.flip(-1))
+
+
+def _one_after_the_other(x):
+    return functools.reduce(torch.add, x.unbind(-1))
+
+
+def _layer_norm(x):
+    return torch.nn.functional.layer_norm(x, x.shape[-1:])
+
+
+def _layer_norm_by_hand(x):
+    centered = x - x.sum(-1, keepdim=True) / x.shape[-1]
+    return centered / (centered.square().sum(-1, keepdim=True) / x.shape[-1] + 1e-5).sqrt()
+
+
+def _softmax_by_hand(x):
+    weights = (x - x.amax(-1, keepdim=True)).exp()
+    return weights * (1 / weights.sum(-1, keepdim=True))
+
+
+def _logsumexp_by_hand(x):
+    return x.exp().sum(-1).log()
+
+
+def _tanh_by_hand(x):
+    return 2 / (1 + (-2 * x).exp()) - 1
+
+
+_ORDER = torch.randperm(64, generator=torch.Generator().manual_seed(0))
+
+
+def _matmul_reordered(x, w):
+    return x[:, _ORDER] @ w[_ORDER]
+
+
+def _behind(product, step):
+    return lambda x, w: step(product(x, w))
+
+
+def _both(program, other, *shapes):
+    """The row in float32 and in float64."""
+    return [(program, other, _leaves(*shapes, dtype=dtype)) for dtype in (torch.float32, torch.float64)]
+
+
+RIGHT = {
+    "floor of computed quotients": [(lambda x: (x / 0.1).floor(), lambda x: (x * 10).floor(), [_HALVES * 0.2])],
+    "steps behind a product": [
+        (_behind(torch.matmul, step), _behind(_matmul_reordered, step), _leaves((64, 64), (64, 64)))
+        for step in (torch.relu, torch.abs, lambda h: h.max(-1).values, lambda h: h.clamp(-1, 1), lambda h: h.frac())
+    ],
+    "rounded products of few bits": [
+        (lambda x: (x / 3 * 3).round(), lambda x: (x * (1 / 3) * 3).round(), [torch.arange(-32, 32) / 2])
+    ],
+    "contracted into one rounding": _both(
+        lambda x, y, z: x * y + z, lambda x, y, z: torch.addcmul(z, x, y), (64, 16), (64, 16), (64, 16)
+    ),
+    "written in place": [(_in_place, _out_of_place, _leaves((64, 16), (64, 16)))],
+    "bfloat16 that is rounded once": [
+        (lambda x, y: (x * y + x).sin() * y, lambda x, y: ((x.float() * y + x).sin() * y).bfloat16(), inputs)
+        for inputs in [_leaves((64, 16), (64, 16), dtype=torch.bfloat16)]
+    ],
+    "sums": _both(lambda x: x.sum(-1), _one_after_the_other, (64, 256)),
+    "a sum": _both(lambda x: x.sum(-1), _one_after_the_other, (1024,)),
+    "products": _both(lambda x: (x.sin() + 1.5).prod(-1), lambda x: (x.sin() + 1.5).flip(-1).prod(-1), (64, 64)),
+    "cumulative sums": _both(
+        lambda x: x.cumsum(-1), lambda x: x.sum(-1, keepdim=True) - x.flip(-1).cumsum(-1).flip(-1) + x, (64, 64)
+    ),
+    "products of matrices": _both(torch.matmul, _matmul_reordered, (64, 64), (64, 64)),
+    "layer norm": _both(_layer_norm, _layer_norm_by_hand, (64, 64)),
+    "layer norm far from zero": _both(
+        lambda x: _layer_norm(x + 100), lambda x: _layer_norm_by_hand(x.flip(-1) + 100).flip(-1), (64, 64)
+    ),
+    "softmax": _both(lambda x: torch.softmax(x * 8, -1), lambda x: _softmax_by_hand(x * 8), (64, 64)),
+    "logsumexp": _both(lambda x: x.logsumexp(-1), _logsumexp_by_hand, (64, 64)),
+    "what cancels": _both(
+        lambda x: _layer_norm(x.sin()).sum(-1), lambda x: _layer_norm_by_hand(x.sin()).sum(-1), (64, 64)
+    ),
+    "variance": _both(lambda x: x.var(-1), lambda x: _backwards(lambda y: y.var(-1))(x), (64, 64)),
+    "tanh near zero": _both(torch.tanh, _tanh_by_hand, (64, 16)),
+    "attention": [
+        (
+            lambda *a: attention(*a, attend=manual).contiguous(),
+            lambda *a: attention(*a, attend=online).contiguous(),
+            _attention_inputs(0, torch.float64),
+        )
+    ],
+    "numbers": [
+        (lambda x: (x * x).mean().item() * 0.1, lambda x: (x * x).flip(0).sum().item() * (1 / x.numel()) * 0.1, inputs)
+        for dtype in (torch.float32, torch.float64)
+        for inputs in [[_draw(4096, dtype=dtype)]]
+    ],
+    "numbers that are no numbers": [
+        (lambda x: (x * 2, math.nan, math.inf), lambda x: (x + x, math.nan, math.inf), [_draw(8)])
+    ],
+}
+
+
+def test_what_rounding_inside_of_a_program_explains_is_allowed():
+    """Kinks and ties included, where the values that decide are computed."""
+    alarms = {
+        f"{name}, {inputs[0].dtype}": report.describe()
+        for name, rows in RIGHT.items()
+        for program, other, inputs in rows
+        if not (report := parity(program, other, *inputs)).ok
+    }
+    assert not alarms, "\n".join(f"{name}: {report}" for name, report in alarms.items())

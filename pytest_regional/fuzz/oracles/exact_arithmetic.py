@@ -110,14 +110,10 @@ _COMBINED: dict[str, Callable[[Sequence[Terms]], Terms]] = {
 _MOVED = frozenset(
     {
         *(
-            "fill",
-            "zero",
             "set",
             "fill_diagonal",
             "detach",
             "rot90",
-            "index_fill",
-            "index_copy",
             "index_reduce",
             "take",
         ),

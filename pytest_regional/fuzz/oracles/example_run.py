@@ -38,7 +38,7 @@ from pytest_regional.harness.regional import Regional
 class ExpectedResults:
     """One set of inputs, with what eager and float64 make of it.
 
-    ``noise`` measures what rounding does to eager; None where a float64 run is all that says how exact eager is.
+    ``noise`` measures what rounding does to eager; None where the float64 run alone says how exact eager is.
     """
 
     inputs: tuple[torch.Tensor, ...]
@@ -145,11 +145,14 @@ class ExampleRun:
         return ExpectedResults(inputs, eager, fp64, self._noise(fn, inputs, eager))
 
     def _noise(self, fn: Any, inputs: tuple[torch.Tensor, ...], eager: Execution) -> NoiseSource | None:
-        """Return what measures eager's rounding, for an emulated GPU.
+        """Return what measures eager's rounding, for an emulated GPU and for results of float64.
 
-        Its eager is the CPU's, which sums up in float64 where a GPU, and code for it, sums up in float32 (``cumsum``).
+        Eager of an emulated GPU is the CPU's, which sums up in float64 where a GPU, and code for it, sums up in float32
+        (``cumsum``). Of float64 results no float64 run says how exact eager is.
         """
-        if self.mode != "emulated":
+        results = (*dict(eager.outputs).values(), *eager.grads.values(), *eager.inputs_after.values())
+        wide = any(getattr(result, "dtype", None) in (torch.float64, torch.complex128) for result in results)
+        if self.mode != "emulated" and not wide:
             return None
 
         def rounded_otherwise(seed: int) -> Execution:

@@ -22,8 +22,8 @@ import torch
 
 from pytest_regional.harness.devices.emulated import causes
 from pytest_regional.harness.parity.captured import Aliasing, Captured
-from pytest_regional.harness.parity.execution import Execution, other_generators
-from pytest_regional.harness.parity.noise import Noise, NoiseSource, judged
+from pytest_regional.harness.parity.execution import NOTHING_NARROW, Execution, other_generators
+from pytest_regional.harness.parity.noise import Noise, NoiseSource, dtype_of_number, judged
 from pytest_regional.harness.parity.report import (
     BadProgramError,
     Comparison,
@@ -34,7 +34,7 @@ from pytest_regional.harness.parity.report import (
     SelfComparisonError,
 )
 from pytest_regional.harness.parity.state import A_TENSOR, ABSENT, LOW_PRECISION_TO_FP64, Change
-from pytest_regional.harness.parity.tolerance import Coarse, Exactness, Tolerance, judge
+from pytest_regional.harness.parity.tolerance import FLOAT64_ULPS, Coarse, Exactness, Rounding, Tolerance, judge
 
 #: Stands behind the name of a value that is no tensor, in reports of what a program changed.
 AFTER = " (after the call)"
@@ -89,7 +89,7 @@ def compare(
     usable = fp64 if reason is None else None
 
     def compared(noise: Noise | None) -> _Comparison:
-        comparison = _Comparison(tolerance, usable, eager.coarse, noise, exact)
+        comparison = _Comparison(tolerance, usable, eager.coarse, noise, exact, wide=reason == NOTHING_NARROW)
         comparison.run(eager, candidate)
         comparison.generators(eager, candidate, own_draws)
         return comparison
@@ -170,8 +170,11 @@ class _Comparison(Comparison):
         coarse: Execution | None = None,
         noise: Noise | None = None,
         exact: Mapping[str, Exactness] = MappingProxyType({}),
+        *,
+        wide: bool = False,
     ) -> None:
         super().__init__(tolerance, noise)
+        self.wide = wide
         self.fp64, self.coarse, self.exact = fp64, coarse, exact
         self.coarse_values = _values_of(coarse)
         self.not_compared: tuple[str, ...] = ()
@@ -220,7 +223,8 @@ class _Comparison(Comparison):
         if self.tolerance.uses_fp64 and reason is not None and self.noise is not None:
             return f"level 'close' (eager's own rounding, measured in {len(self.noise.runs)} runs, as {reason})"
         if self.tolerance.uses_fp64 and reason is not None:
-            return f"level 'close' (assert_close defaults, as {reason})"
+            usual = f"{FLOAT64_ULPS} ulp of the largest element" if self.wide else "assert_close defaults"
+            return f"level 'close' ({usual}, as {reason})"
         if self.noise is not None and not self.mismatches:
             return f"level 'close' (with eager's own rounding, measured in {len(self.noise.runs)} runs)"
         coarse = self.coarse.precision.name if self.coarse is not None and self.coarse.precision is not None else ""
@@ -250,17 +254,33 @@ class _Comparison(Comparison):
         elif type(found) is not type(expected):
             self.add(where, "structure", f"compiled {_brief(found)}, eager {_brief(expected)}")
         elif _is_real_number(expected):
-            self._number(where, found, expected)
+            self._number(where, found, expected, fp64)
         elif _has_value_equality(expected) and not bool(found == expected):
             self.add(where, "value", f"compiled {_brief(found)}, eager {_brief(expected)}")
 
-    def _number(self, where: str, found: Any, expected: Any) -> None:
-        # A Python number mostly left a float32 tensor through .item(), so it is judged as one unless bits count.
-        dtype = torch.complex64 if isinstance(expected, complex) else torch.float32
-        if self.tolerance.level == "bitwise":
-            dtype = torch.complex128 if isinstance(expected, complex) else torch.float64
-        verdict = judge(self.tolerance, torch.tensor(found, dtype=dtype), torch.tensor(expected, dtype=dtype), None)
-        self.judged(where, verdict)
+    def _number(self, where: str, found: Any, expected: Any, fp64: Any) -> None:
+        wide = dtype_of_number(expected)
+        known = fp64 if _is_real_number(fp64) else None
+        c, e = torch.tensor(found, dtype=wide), torch.tensor(expected, dtype=wide)
+        a = None if known is None else torch.tensor(known, dtype=wide)
+        narrow = torch.complex64 if wide.is_complex else torch.float32
+        if self.tolerance.level != "bitwise" and self._was_narrow(narrow, c, e, a):
+            c, e = c.to(narrow), e.to(narrow)
+        self.judged(where, judge(self.tolerance, c, e, a, noise=self._noise_of(where, e, a)))
+
+    def _was_narrow(self, narrow: torch.dtype, c: torch.Tensor, e: torch.Tensor, a: torch.Tensor | None) -> bool:
+        """Say whether a Python number was rounded to a dtype below float64: most leave a tensor through ``.item()``.
+
+        A number that the float64 run leaves as it is was not.
+        """
+        if any(bool(value.isfinite() != value.to(narrow).isfinite()) for value in (c, e)):
+            return False
+        if a is not None:
+            return not torch.equal(a, e) and not bool(a.isnan() & e.isnan())
+        return not self.wide or all(torch.equal(value.to(narrow).to(value.dtype), value) for value in (c, e))
+
+    def _noise_of(self, where: str, eager: torch.Tensor, fp64: torch.Tensor | None) -> Rounding | None:
+        return None if self.noise is None else self.noise.of(where, eager, fp64)
 
     def _tensor(
         self,
@@ -285,7 +305,7 @@ class _Comparison(Comparison):
         if guaranteed and found.described_stride() != expected.described_stride():
             self.add(where, "stride", f"compiled {found.stride}, eager {expected.stride} (shape {list(found.shape)})")
         value = fp64.value if isinstance(fp64, Captured) else None
-        noise = None if self.noise is None else self.noise.of(name or where, expected.value, value)
+        noise = self._noise_of(name or where, expected.value, value)
         known = self.exact.get(name or where)
         verdict = judge(self.tolerance, found.value, expected.value, value, self._coarse(where), noise, known)
         self.judged(where, verdict, count)

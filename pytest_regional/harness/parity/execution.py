@@ -35,7 +35,7 @@ from pytest_regional.harness.parity.inputs import (
     widen,
 )
 from pytest_regional.harness.parity.objects import is_object, is_opaque
-from pytest_regional.harness.parity.rounding import RecordedRandomOps, ReplayedRandomOps, moved_input, rounded
+from pytest_regional.harness.parity.rounding import RecordedRandomOps, ReplayedRandomOps, Rounded
 from pytest_regional.harness.parity.state import (
     Change,
     ProgramState,
@@ -68,6 +68,10 @@ _HELD = (torch.nn.Module, types.FunctionType, types.MethodType, functools.partia
 
 
 _AUTOCAST = ("cpu", "cuda")
+
+
+#: Why programs of float64 have no float64 run that judges them.
+NOTHING_NARROW = "no input, parameter or buffer has a precision below float64"
 
 
 class CotangentError(RegionalError, ValueError):
@@ -164,8 +168,8 @@ def execute(
         fp64: run everything in float64; whether that was possible stands in ``fp64_unavailable_reason``.
         keep: keep the resulting tensors themselves in ``live``, and not only copies of them.
         precision: round the operands of every operator to this one.
-        rounding: a seed; every input, parameter and intermediate result is then moved at random by at most one unit in
-            its last place, to see which results are rounding.
+        rounding: a seed; every intermediate result is then moved at random by at most one unit in its last place, to
+            see which results are rounding. Inputs and parameters stay.
         form: how copies of inputs that use one storage use it.
         draws: another seed than ``seed`` for the default generators; cotangents stay.
         autocast_backward: whether the backward runs in the autocast that this is called in. By default it runs outside,
@@ -181,14 +185,14 @@ def execute(
     # Of an object that is copied, what its class holds remains.
     given = [(name, type(leaf) if is_object(leaf) else leaf) for name, leaf in leaves if _is_held(leaf)]
     state = find_state(program, given)
-    copied = copy_inputs(inputs, state.is_state, _transform(fp64, rounding), kwargs, form=form)
+    copied = copy_inputs(inputs, state.is_state, widen if fp64 else torch.clone, kwargs, form=form)
     if copied.shared:
         state = find_state(program, [*given, *copied.shared])
     require_values([*copied.named, *((entry.label, entry.tensor) for entry in state.tensors)])
     result = Execution(fp64=fp64, precision=precision)
     tensors = [leaf for _, leaf in leaves if isinstance(leaf, torch.Tensor)]
     if fp64 and not has_low_precision(tensors + [entry.tensor for entry in state.tensors]):
-        result.fp64_unavailable_reason = "no input, parameter or buffer has a precision below float64"
+        result.fp64_unavailable_reason = NOTHING_NARROW
         return result
     how = _Call(backward, seed, seed if draws is None else draws, autocast_backward)
     result.not_compared = (*state.not_compared, *(described(name, leaf) for name, leaf in leaves if is_opaque(leaf)))
@@ -196,7 +200,7 @@ def execute(
         if fp64:
             _run_in_fp64(fn, copied, state, how, result)
         elif rounding is not None:
-            with rounded((entry.tensor for entry in state.tensors), rounding):
+            with Rounded(rounding):
                 _run(fn, copied, state, how, result)
         else:
             _run(fn, copied, state, how, result, keep=keep)
@@ -207,12 +211,6 @@ def execute(
 
 def _is_held(leaf: Any) -> bool:
     return isinstance(leaf, _HELD) or is_object(leaf)
-
-
-def _transform(fp64: bool, rounding: int | None) -> Callable[[torch.Tensor], torch.Tensor]:
-    if rounding is None:
-        return widen if fp64 else torch.clone
-    return functools.partial(moved_input, seed=rounding)
 
 
 def _run_in_fp64(

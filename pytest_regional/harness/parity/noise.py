@@ -130,12 +130,19 @@ def is_float(dtype: torch.dtype) -> bool:
     return bool(dtype.is_floating_point or dtype.is_complex)
 
 
+def dtype_of_number(value: float | complex) -> torch.dtype:
+    """Return the dtype that holds a number of Python's."""
+    return torch.complex128 if isinstance(value, complex) else torch.float64
+
+
 def _floats(execution: Execution) -> dict[str, torch.Tensor]:
     """Return every floating tensor of an execution under the name that reports give it."""
     after = {**execution.inputs_after, **execution.buffers_after}
     named = {**dict(execution.outputs), **execution.grads, **after}
     captured = {name: value for name, value in named.items() if isinstance(value, Captured)}
-    return {name: value.value for name, value in captured.items() if is_float(value.dtype)}
+    floats = {name: value.value for name, value in captured.items() if is_float(value.dtype)}
+    numbers = {name: value for name, value in execution.outputs if isinstance(value, float | complex)}
+    return {**floats, **{name: torch.tensor(value, dtype=dtype_of_number(value)) for name, value in numbers.items()}}
 
 
 def _alike(eager: Execution, run: Execution) -> bool:
@@ -152,4 +159,4 @@ def _same_leaf(first: object, second: object) -> bool:
     return is_float(first.dtype) or same_bytes(first.value, second.value)
 
 
-__all__ = ["MORE_RUNS", "RUNS", "Noise", "NoiseSource", "judged"]
+__all__ = ["MORE_RUNS", "RUNS", "Noise", "NoiseSource", "dtype_of_number", "judged"]

@@ -192,7 +192,8 @@ def describe_values(evidence: ValueEvidence) -> str:
         values += f", float64 {_number(evidence.fp64)}"
     if evidence.kind == "nan":
         return f"NaN or infinity differs in {share}; first {at}: {values}"
-    return f"{share} differ; worst {at}: {values}; {_errors(evidence)}"
+    narrow = f"; all are numbers of {evidence.computed_in}, eager's are not" if evidence.computed_in else ""
+    return f"{share} differ; worst {at}: {values}; {_errors(evidence)}{narrow}"
 
 
 def _errors(evidence: ValueEvidence) -> str:

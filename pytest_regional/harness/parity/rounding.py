@@ -1,20 +1,23 @@
 """Run a program with every result off by a rounding, which shows how much its results owe to rounding alone.
 
-Stochastic arithmetic (D. S. Parker, *Monte Carlo Arithmetic*, 1997): what an operator computes is moved by at most one
-unit in its last place, at random; what several such runs disagree on is noise. Sums of terms that cancel then differ by
-what the terms' magnitudes leave, whether or not eager's own errors happened to cancel too.
+Stochastic arithmetic (D. S. Parker, *Monte Carlo Arithmetic*, 1997): each result of an operator is moved by at most one
+unit in its last place, at random; where several such runs disagree, the difference is noise. Sums of terms that cancel
+then differ by what the terms' magnitudes leave, whether or not eager's own errors happened to cancel too.
+
+Inputs and parameters are never moved: eager and the compiled program get the same bits, so that a difference that only
+another input explains is a fault.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-from pytest_regional._torch.operators import is_op_overload, schema_of
+from pytest_regional._torch import pytree
+from pytest_regional._torch.operators import is_op_overload, schema_of, written_arguments
 from pytest_regional._torch.tracing import dispatch_mode, is_zero_tensor, with_memory
 from pytest_regional.harness.parity.tolerance import ulp
 
@@ -97,32 +100,72 @@ EXACT_OPS = frozenset(
         *("floor", "round", "trunc", "nan_to_num", "full", "full_like", "zeros", "zeros_like", "ones", "ones_like"),
         *("empty", "empty_like", "empty_strided", "new_empty", "new_full", "new_ones", "new_zeros", "arange", "eye"),
         *("scalar_tensor", "im2col", "unfold_backward", "complex", "real", "imag", "resolve_conj", "pixel_shuffle"),
+        *("fill", "zero", "index_fill", "index_copy"),
+    }
+)
+
+
+#: Operators that sum terms. In any order, the sum is the exact one of terms that are each off by a rounding.
+_SUMS = frozenset(
+    {
+        *("sum", "nansum", "mean", "var", "std", "var_mean", "std_mean", "cumsum", "prod", "cumprod", "trace"),
+        *("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linalg_vector_norm"),
+        *("convolution", "convolution_backward", "index_add", "scatter_add", "embedding_dense_backward"),
+        *("native_layer_norm", "native_group_norm", "native_batch_norm", "_fused_rms_norm"),
+        *("native_layer_norm_backward", "native_group_norm_backward", "native_batch_norm_backward"),
     }
 )
 
 
 class Rounded(OutsideCompilers):
-    """A mode under which the result of every operator that rounds is moved by at most one unit in its last place."""
+    """A mode under which the result of every operator that rounds is moved by at most one unit in its last place.
+
+    So is every term of a sum. An element that an operator writes in place is moved where the operator changed it.
+    """
 
     def __init__(self, seed: int) -> None:
         super().__init__()
         self._generator = torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*with_memory(func, args), **(kwargs or {}))
+        named = kwargs or {}
         if not _rounds(func):
-            return made
-        if isinstance(made, tuple | list):
-            return type(made)(moved(value, self._generator) for value in made)
-        return moved(made, self._generator)
+            return func(*with_memory(func, args), **named)
+        written = [leaf for leaf in pytree.flatten(written_arguments(func, args, named))[0] if _is_rounded(leaf)]
+        if _name(func) in _SUMS:
+            own = {id(leaf) for leaf in written}
+            args, named = pytree.map_leaves(lambda x: x if id(x) in own else self._moved(x), (args, named))
+        before = [tensor.clone() for tensor in written]
+        made = func(*with_memory(func, args), **named)
+        for tensor, old in zip(written, before, strict=True):
+            tensor.copy_(torch.where(tensor == old, tensor, self._moved(tensor)))
+        fresh = [returned.alias_info is None for returned in schema_of(func).returns]
+        if len(fresh) != 1:
+            return tuple(self._moved(x) if new else x for x, new in zip(made or (), fresh, strict=True)) or made
+        return pytree.map_leaves(self._moved, made) if fresh[0] else made
+
+    def _moved(self, value: Any) -> Any:
+        return moved(value, self._generator)
+
+
+def _name(func: Any) -> str:
+    return str(schema_of(func).name.removeprefix("aten::")).removesuffix("_")
 
 
 def _rounds(func: Any) -> bool:
-    if not is_op_overload(func) or is_random_op(func):
+    if not is_op_overload(func) or is_random_op(func) or torch.Tag.inplace_view in func.tags:
         return False
-    schema = schema_of(func)
-    gives_views = any(returned.alias_info is not None for returned in schema.returns)
-    return not (schema.is_mutable or gives_views or schema.name.removeprefix("aten::") in EXACT_OPS)
+    alias = [returned.alias_info for returned in schema_of(func).returns]
+    gives_views = any(info is not None and not info.is_write for info in alias)
+    return not gives_views and _name(func) not in EXACT_OPS
+
+
+def _is_rounded(value: Any) -> bool:
+    """Say whether ``value`` is a tensor of numbers that are rounded, with memory of its own."""
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided or not value.numel():
+        return False
+    # Zeros stay; and they have no memory, which operators inside a mode read all the same, and crash.
+    return (value.is_floating_point() or value.is_complex()) and not is_zero_tensor(value)
 
 
 def moved(value: Any, generator: torch.Generator) -> Any:
@@ -130,15 +173,11 @@ def moved(value: Any, generator: torch.Generator) -> Any:
 
     Zeros, infinities and NaN stay, and nothing finite becomes infinite. The layout is kept.
     """
-    if not isinstance(value, torch.Tensor) or value.layout != torch.strided or not value.numel():
+    if not _is_rounded(value):
         return value
-    if is_zero_tensor(value):
-        return value  # zeros stay; and they have no memory, which operators inside a mode read all the same, and crash
     if value.is_complex():
         real = moved(torch.view_as_real(value.resolve_conj().contiguous()), generator)
         return torch.empty_like(value).copy_(torch.view_as_complex(real))
-    if not value.is_floating_point():
-        return value
     # Half of the elements move: what is added, in float64, is less than half a unit for the others.
     shift = 2 * torch.rand(value.shape, generator=generator, dtype=torch.float64).to(value.device) - 1
     wide = value.detach().double()
@@ -146,22 +185,4 @@ def moved(value: Any, generator: torch.Generator) -> Any:
     return torch.where(result.isfinite() == value.isfinite(), result, value)
 
 
-def moved_input(value: torch.Tensor, seed: int) -> torch.Tensor:
-    """Return a copy of the flat contents of an input, moved; but a mask, or a flag, of two values stays exact."""
-    if not (value.is_floating_point() or value.is_complex()) or torch.unique(value).numel() <= 2:
-        return value.clone()
-    changed: torch.Tensor = moved(value, torch.Generator().manual_seed(seed))
-    return changed
-
-
-@contextmanager
-def rounded(state: Iterable[torch.Tensor], seed: int) -> Iterator[None]:
-    """Move every floating tensor of ``state``, and each result in the body; the caller restores ``state``."""
-    for number, tensor in enumerate(state):
-        if tensor.layout == torch.strided:
-            tensor.data = moved_input(tensor.data, seed + number)
-    with Rounded(seed):
-        yield
-
-
-__all__ = ["EXACT_OPS", "Rounded", "moved", "moved_input", "rounded"]
+__all__ = ["EXACT_OPS", "Rounded", "moved"]

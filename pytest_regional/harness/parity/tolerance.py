@@ -7,7 +7,10 @@
 One ulp is the spacing of the *output's* dtype at the magnitude of the float64 element (never below the spacing at the
 smallest normal number): it is what a single rounding of the exact value can cost, so a program that computes in higher
 precision and rounds once always passes, however exact eager was. Complex numbers count as two real ones. Without a
-float64 run the level falls back to the defaults of :func:`torch.testing.assert_close`, which is the level ``dtype``.
+float64 run the level falls back to the defaults of :func:`torch.testing.assert_close`, which is the level ``dtype``;
+but for float64 these are too wide, as they allow what float32 costs: 64 ulp of the tensor's largest element instead.
+A tensor whose numbers all fit into a narrower dtype, most of which differ and fit in eager into none, was computed in
+that one: it gets no more than those defaults, however large eager's own error is.
 A tensor of at most 16 elements is also given what ``dtype`` gives: the largest of a handful of errors says little
 about eager's noise (measured: a mean over 4,096 float32 numbers, summed in another order, alarmed in 4.7 % of runs; of
 60,000 gradients of 16 elements of a small feed-forward block, 6 alarmed; of 70,000 with 32 or 512 elements, none).
@@ -46,6 +49,8 @@ ROUNDED_RUNS_FACTOR = 1.5
 MOST_EXPLAINED = 0.4
 ULPS = 2.0
 FEW_ELEMENTS = 16
+#: Float64 results that nothing wider can judge. Computed in float32 they are off by 2**29 times one unit.
+FLOAT64_ULPS = 64
 
 # The documented defaults of torch.testing.assert_close, as (rtol, atol); a test holds them against the function itself.
 DEFAULT_TOLERANCES: dict[torch.dtype, tuple[float, float]] = {
@@ -57,6 +62,8 @@ DEFAULT_TOLERANCES: dict[torch.dtype, tuple[float, float]] = {
     torch.complex64: (1.3e-6, 1e-5),
     torch.complex128: (1e-7, 1e-7),
 }
+#: Narrower dtypes in which a result may have been computed.
+_NARROWER = {torch.float64: (torch.float32,), torch.float32: (torch.bfloat16, torch.float16)}
 _REAL_OF = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
 
 
@@ -132,7 +139,8 @@ class ValueEvidence:
     """One way in which two tensors differ: the worst element, and how far it is beyond what is allowed.
 
     ``kind`` is "value" or "nan" (a NaN or infinity stands elsewhere). The float64 fields are None without a float64
-    run; then ``candidate_error`` is the distance from eager.
+    run; then ``candidate_error`` is the distance from eager. ``computed_in`` is a narrower dtype that holds all
+    numbers of the compiled program and few of eager's.
     """
 
     kind: str
@@ -145,6 +153,7 @@ class ValueEvidence:
     allowed: float | None
     mismatched: int
     total: int
+    computed_in: torch.dtype | None = None
 
 
 class Errors(NamedTuple):
@@ -317,13 +326,18 @@ def _judge_floats(
     allowed = _allowed(tolerance, e, a, eager.dtype, dtype, _moved(noise, error, a, rounding_only))
     if coarse is not None and not tolerance.explicit:
         allowed = torch.maximum(allowed, _allowed_at(coarse.precision, tolerance, e, a, rounded))
+    narrower = None
+    if coarse is None and tolerance.uses_fp64:
+        usual = _usual(tolerance, e, eager.dtype, dtype)
+        narrower = _computed_in(dtype, c, e, finite, usual)
+        allowed = allowed if narrower is None else torch.minimum(allowed, usual)
     beyond = finite & ~(error <= allowed)
     excess = torch.where(finite, _ratio(error, allowed), 0.0)
     found = []
     if bool(displaced.any()):
         found.append(_evidence("nan", displaced, displaced.double(), (c, e, a), None))
     if bool(beyond.any()):
-        found.append(_evidence("value", beyond, excess, (c, e, a), allowed))
+        found.append(_evidence("value", beyond, excess, (c, e, a), allowed, narrower))
     nearest = int(excess.argmax())
     ratio = math.inf if bool(displaced.any()) else float(excess.flatten()[nearest])
     eager_error = None if errors_of_eager is None else float(errors_of_eager.max())
@@ -394,8 +408,7 @@ def _allowed(
     dtype: torch.dtype,
     moved: float,
 ) -> torch.Tensor:
-    rtol, atol = tolerance.constants(full_dtype)
-    constant = atol + rtol * e.abs()
+    constant = _usual(tolerance, e, full_dtype, dtype)
     if not tolerance.uses_fp64 or (a is None and not moved):
         return constant
     if a is None:
@@ -406,7 +419,32 @@ def _allowed(
     earned = EAGER_ERROR_FACTOR * measured + ULPS * ulp(a, dtype)
     # Nor does the float64 run refine a float64 output of a narrower program that never was rounded.
     weak = dtype == torch.float64 or errors.numel() <= FEW_ELEMENTS
+    if dtype == torch.float64 and errors.numel() <= FEW_ELEMENTS and bool(errors.any()):
+        constant = _usual(tolerance, e, torch.float32, torch.float32)
     return torch.maximum(earned, constant) if weak else earned
+
+
+def _usual(tolerance: Tolerance, e: torch.Tensor, full_dtype: torch.dtype, dtype: torch.dtype) -> torch.Tensor:
+    """Return what is allowed where no float64 run says how exact eager is."""
+    if tolerance.uses_fp64 and dtype == torch.float64:
+        return FLOAT64_ULPS * ulp(torch.full_like(e, _size(e)), dtype)
+    rtol, atol = tolerance.constants(full_dtype)
+    return atol + rtol * e.abs()
+
+
+def _computed_in(
+    dtype: torch.dtype, c: torch.Tensor, e: torch.Tensor, finite: torch.Tensor, usual: torch.Tensor
+) -> torch.dtype | None:
+    """Return the narrower dtype in which the compiled program computed numbers that eager computed in ``dtype``."""
+    where = finite & (c != 0) & (e != 0)
+    differ = (c - e).abs() > usual
+    if int(where.sum()) <= FEW_ELEMENTS or 2 * int((where & differ).sum()) < int(where.sum()):
+        return None
+    for narrow in _NARROWER.get(dtype, ()):
+        fits_c, fits_e = (values[where].to(narrow).double() == values[where] for values in (c, e))
+        if bool(fits_c.all()) and 2 * int(fits_e.sum()) < fits_e.numel():
+            return narrow
+    return None
 
 
 def _rounded_like(coarse: Coarse | None, e: torch.Tensor, as_complex: bool) -> torch.Tensor | None:
@@ -441,6 +479,7 @@ def _evidence(
     excess: torch.Tensor,
     values: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None],
     allowed: torch.Tensor | None,
+    computed_in: torch.dtype | None = None,
 ) -> ValueEvidence:
     ranked = torch.where(where, excess.nan_to_num(math.inf), -1.0)
     flat = int(ranked.argmax())
@@ -457,6 +496,7 @@ def _evidence(
         allowed=None if allowed is None else float(allowed[index]),
         mismatched=int(where.sum()),
         total=where.numel(),
+        computed_in=computed_in,
     )
 
 

@@ -14,7 +14,7 @@ import torch
 from pytest_regional.harness.inputs import seed_torch
 from pytest_regional.harness.parity.fp64_reference import Precision, float64_everywhere, rounding_to
 from pytest_regional.harness.parity.inputs import copy_inputs, widen
-from pytest_regional.harness.parity.rounding import moved_input, rounded
+from pytest_regional.harness.parity.rounding import Rounded
 from pytest_regional.harness.parity.state import LOW_PRECISION_TO_FP64
 from pytest_regional.harness.training.report import BadTrainingError
 
@@ -158,15 +158,17 @@ class Trainer:
     ) -> TrainingStep:
         """Take one step; where ``gradients`` are given, the optimizer gets them instead of those just computed.
 
-        ``rounding`` is a seed: loss and gradients are computed with every value moved by at most one unit in its last
-        place.
+        ``rounding`` is a seed: loss and gradients are computed with every intermediate result moved by at most one unit
+        in its last place.
         """
         for parameter in self.parameters.values():
             parameter.grad = None
         # Copied outside the float64 mode, which would take the copying itself for part of the program.
         arguments, keywords = as_call(batch)
-        copied = copy_inputs(arguments, transform=self._transform(rounding), kwargs={**self.kwargs, **keywords})
-        with seeded(self.seed + number, self.parameters.values()), self._precision(), self._rounded(rounding):
+        transform = widen if self.wide else torch.clone
+        copied = copy_inputs(arguments, transform=transform, kwargs={**self.kwargs, **keywords})
+        rounded = contextlib.nullcontext() if rounding is None else Rounded(rounding)
+        with seeded(self.seed + number, self.parameters.values()), self._precision(), rounded:
             loss = self._loss(copied.arguments, copied.keywords, target=_last(keywords))
             loss.backward()
         own = {name: _gradient(parameter) for name, parameter in self.parameters.items()}
@@ -180,21 +182,6 @@ class Trainer:
         if self.precision is not None:
             return rounding_to(self.precision)
         return float64_everywhere() if self.wide else contextlib.nullcontext()
-
-    def _transform(self, rounding: int | None) -> Callable[[torch.Tensor], torch.Tensor]:
-        if rounding is not None:
-            return functools.partial(moved_input, seed=rounding)
-        return widen if self.wide else torch.clone
-
-    @contextlib.contextmanager
-    def _rounded(self, seed: int | None) -> Iterator[None]:
-        kept = [(parameter, parameter.data) for parameter in self.parameters.values()]
-        try:
-            with contextlib.nullcontext() if seed is None else rounded(self.parameters.values(), seed):
-                yield
-        finally:
-            for parameter, data in kept:
-                parameter.data = data
 
     def _loss(self, arguments: tuple[Any, ...], keywords: dict[str, Any], target: str | None) -> torch.Tensor:
         if self.loss is None:
