@@ -222,6 +222,7 @@ SIGNATURES: Mapping[str, Signature] = {
     "draws_change_order": Signature(_VALUE, (".*rand.*|dropout|uniform_|noise",), ("region:entered again",)),
     "strides_leaving_region": Signature(_STRIDE, ("stack|cat.*",)),
     "gaps_leaving_region": Signature("backward", (".*scan.*|recurrence|running_sum",)),
+    "layer_norm_strides": Signature("backward", (".*layer_norm.*",)),
     "interleaved_regions": Signature("fuse_as_graphmodule"),
     "region_in_cond_branch": Signature("cond_op_dense|_tensor:__iter__", ("cond",)),
     "sum_of_gradients_divides_region": Signature("^plan .*partitions"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -25,7 +25,7 @@ from pytest_regional._torch.inductor import (
     inductor_callable,
     standalone_compile,
 )
-from pytest_regional._torch.operators import copy_to_strides
+from pytest_regional._torch.operators import copy_to_strides, hides_a_view, is_op_overload, returns_a_view
 from pytest_regional._torch.thread_state import profiler_watch
 from pytest_regional._torch.tracing import (
     free_symbols,
@@ -36,7 +36,7 @@ from pytest_regional._torch.tracing import (
     size_hint,
     storage_key,
 )
-from pytest_regional.reference.effects import RANDOM, Edge, effect_classes, written_arguments
+from pytest_regional.reference.effects import COLLECTIVE, RANDOM, Edge, effect_classes, element_of, written_arguments
 from pytest_regional.reference.extract import ExtractedRegion, nodes_of_symbols
 from pytest_regional.reference.ordering.carry_over import compile_in_order
 from pytest_regional.reference.regions import RegionKey, op_names, shortened, source_line
@@ -60,7 +60,7 @@ def restore_strides(call: torch.fx.Node, actual: Sequence[Strides | None]) -> li
             continue
         known = actual[index] if index < len(actual) else None
         if known is None or _differ(expected, known):
-            _restore(element, expected, is_known=known is not None)
+            _restore(element, expected, list(element.users), element.next, is_known=known is not None)
             restored.append(index)
     return restored
 
@@ -71,9 +71,57 @@ def _differ(expected: torch.Tensor, actual: Strides) -> bool:
     return any(str(stride) != str(other) for size, stride, other in pairs if str(size) != "1")
 
 
-def _restore(element: torch.fx.Node, expected: torch.Tensor, *, is_known: bool) -> None:
-    users = list(element.users)
-    with element.graph.inserting_before(element.next):
+def restore_input_strides(regions: Sequence[ExtractedRegion], *, borrows: Callable[[torch.fx.Node], bool]) -> None:
+    """Give the regions inputs with traced strides, where an eager operator may return other strides than its fake.
+
+    PyTorch's fake ``native_layer_norm_backward`` does so (2.11 to 2.15), and custom operators may. The value is put
+    in order where it is made, so that its views share its memory; the graph returns the value as it was made.
+
+    Args:
+        regions: The regions of one graph.
+        borrows: Whether an operator of another graph may have made the value of a placeholder.
+    """
+    pending = [argument for region in regions for argument in region.call.all_input_nodes]
+    calls, seen = {region.call for region in regions}, set[torch.fx.Node]()
+    while pending:
+        node = pending.pop()
+        producer = element_of(node) or node
+        if node in seen or producer in calls or producer.op == "get_attr":
+            continue
+        seen.add(node)
+        if _has_the_strides_of_its_inputs(producer):
+            pending += producer.all_input_nodes
+        elif borrows(node) if node.op == "placeholder" else COLLECTIVE not in effect_classes(producer):
+            _restore_input(node)
+
+
+def _has_the_strides_of_its_inputs(node: torch.fx.Node) -> bool:
+    """Return whether ``node`` is a view or a pointwise operator, whose fake runs the code of the kernel."""
+    if not is_op_overload(node.target):
+        return False
+    is_pointwise = torch.Tag.pointwise in node.target.tags
+    return is_pointwise or returns_a_view(node.target) or hides_a_view(node.target)
+
+
+def _restore_input(node: torch.fx.Node) -> None:
+    expected = node.meta.get("val")
+    if not is_fake_tensor(expected) or expected.layout is not torch.strided or not expected.dim():
+        return
+    if _is_dense(expected.shape, expected.stride(), _memory_order(expected.shape, expected.stride())):
+        users = [user for user in node.users if user.op != "output"]
+        following = iter(node.graph.nodes) if node.op == "placeholder" else iter([node.next])
+        _restore(node, expected, users, next(n for n in following if n.op != "placeholder"), is_known=False)
+
+
+def _restore(
+    element: torch.fx.Node,
+    expected: torch.Tensor,
+    users: Iterable[torch.fx.Node],
+    following: torch.fx.Node,
+    *,
+    is_known: bool,
+) -> None:
+    with element.graph.inserting_before(following):
         restored = _restored(element, expected, is_known=is_known)
     # The compiled region ends at the call; nodes after it are not its operators.
     restored.meta = {key: value for key, value in element.meta.items() if key != "custom"}

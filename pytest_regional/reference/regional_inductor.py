@@ -31,6 +31,7 @@ from pytest_regional.reference.compile_regions import (
     RegionCompiler,
     compile_regions,
     compile_with_inductor,
+    restore_input_strides,
 )
 from pytest_regional.reference.extract import (
     ExtractedRegion,
@@ -142,10 +143,20 @@ def _compile_graph(
     """Compile the regions of ``gm``, which is ``whole`` or the body of one of its operators; ``whole`` is boxed."""
     pass_missing_symbols(gm, regions)
     compile_regions(gm, regions, compiler)
+    restore_input_strides(regions, borrows=_is_saved if gm is whole else lambda _: True)
     if gm is whole:
         use_boxed_codegen(gm)
     else:
         gm.recompile()
+
+
+def _is_saved(placeholder: torch.fx.Node) -> bool:
+    """Return whether AOTAutograd's forward saved the value for this graph, which then takes ``tangents`` too.
+
+    Dynamo guards the strides of ``primals``, and AOTAutograd restores those of ``tangents``.
+    """
+    names = [node.name for node in placeholder.graph.find_nodes(op="placeholder")]
+    return any("tangents" in name for name in names) and not placeholder.name.startswith(("primals", "tangents"))
 
 
 @contextlib.contextmanager

@@ -95,6 +95,18 @@ def gaps_leaving_region(regional):
     regional.assert_parity(program, *(regional.rand(2, 4, 3, requires_grad=True) for _ in range(2)))
 
 
+@bugs(layer="regions", notices="exception", requires=("backward",))
+def layer_norm_strides(regional):
+    """A gradient of a transposed layer norm enters a region with other strides than traced."""
+
+    def program(x):
+        with region("r"):
+            h = torch.tanh(x)
+        return torch.nn.functional.layer_norm(h, (8,)).transpose(1, 2).contiguous()
+
+    regional.assert_parity(program, regional.randn(2, 64, 8, requires_grad=True))
+
+
 @bugs(layer="regions", torch=">=2.13", notices="exception", requires=("region_ids",))
 def interleaved_regions(regional):
     """Regions that wait for each other are refused as a cycle."""

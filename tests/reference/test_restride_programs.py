@@ -173,3 +173,85 @@ def test_the_compiler_notices_strides_that_were_not_restored(monkeypatch):
     compiler = OtherStrides(padded, tells=True)
     run(compiler, program, 4)
     assert compiler.wrong
+
+
+@torch.library.custom_op("restride::column_major", mutates_args=())
+def column_major(x: torch.Tensor) -> torch.Tensor:
+    """Negate ``x``. The result is column-major, and the fake says row-major."""
+    return (-x).mT.contiguous().mT
+
+
+column_major.register_fake(lambda x: torch.empty_like(x, memory_format=torch.contiguous_format))
+column_major.register_autograd(lambda ctx, gradient: column_major(gradient))
+
+
+def read_by_a_region(x, w):
+    value = column_major(x)
+    with region("a"):
+        return value.exp() * w
+
+
+def read_through_operators_and_views(x, w):
+    value = (column_major(x) * 2 + w).unsqueeze(0)[..., 1:3]
+    with region("a"):
+        return value.exp() * 2
+
+
+def viewed_and_read(x, w):
+    value = column_major(x)
+    flat = value.reshape(-1)  # a view in the trace
+    with region("a"):
+        return flat.exp() * value.reshape(-1)
+
+
+def saved_for_a_region_of_gradients(x, w):
+    value = column_major(x)
+    with region("a"):
+        return value * w
+
+
+def gradient_of_a_region(x, w):
+    with region("a"):
+        value = torch.tanh(x)
+    return column_major(value) * w
+
+
+def in_a_branch(x, w):
+    def branch(value, w):
+        with region("a"):
+            return value.exp() * w
+
+    return torch.cond(w.sum() > 0, branch, lambda value, w: value * w, (column_major(x), w))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "program",
+    [
+        read_by_a_region,
+        read_through_operators_and_views,
+        viewed_and_read,
+        saved_for_a_region_of_gradients,
+        gradient_of_a_region,
+        in_a_branch,
+    ],
+    ids=lambda program: program.__name__,
+)
+def test_a_region_reads_a_value_whose_fake_has_other_strides(program, dynamic):
+    compiler = OtherStrides(row_major, tells=True)
+    found, expected = run(compiler, program, 5, dynamic)
+    assert compiler.wrong == []
+    torch.testing.assert_close(found, expected)
+
+
+def test_what_only_eager_code_reads_keeps_its_strides():
+    def program(x, w):
+        value = column_major(x)
+        with region("a"):
+            return value.exp() * w, value
+
+    compile_graph = functools.partial(regional_inductor, compiler=OtherStrides(row_major, tells=True))
+    torch._dynamo.reset()
+    with torch.no_grad():
+        _, value = torch.compile(program, backend=aot_autograd(fw_compiler=compile_graph))(*operands(5))
+    assert value.stride() == column_major(operands(5)[0]).stride()
