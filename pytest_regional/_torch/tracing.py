@@ -249,6 +249,26 @@ def fake_execution(fake_mode: Any) -> Iterator[None]:
         yield
 
 
+def fake_result(call: Callable[[], Any], fake_mode: Any) -> tuple[bool, Any]:
+    """Return whether the result of ``call`` can be known from fake values, and that result; keeps no guards.
+
+    ``ShapeEnv.suppress_guards``, and the exceptions of operators whose result depends on data (2.11 to 2.15).
+    """
+    fakes, sizes = "torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes"
+    depends_on_data = (
+        symbol(fakes, "DataDependentOutputException"),
+        symbol(fakes, "DynamicOutputShapeException"),
+        symbol(fakes, "UnsupportedFakeTensorException"),
+        symbol(sizes, "GuardOnDataDependentSymNode"),
+    )
+    environment = fake_mode.shape_env
+    with fake_execution(fake_mode), contextlib.nullcontext() if environment is None else environment.suppress_guards():
+        try:
+            return True, call()
+        except depends_on_data:
+            return False, None
+
+
 def without_autocast() -> contextlib.AbstractContextManager[Any]:
     """``torch._C._DisableAutocast``, as when AOTAutograd compiles: casts are in the graph (2.11 to 2.15)."""
     manager: contextlib.AbstractContextManager[Any] = symbol("torch._C", "_DisableAutocast")()

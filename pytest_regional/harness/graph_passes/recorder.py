@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch.fx
 
-from pytest_regional._torch.fx_graphs import sort_topologically
+from pytest_regional._torch.fx_graphs import region_mark, sort_topologically
 from pytest_regional._torch.inductor import custom_graph_pass_base, inference_aware_pass_base
+from pytest_regional._torch.operators import is_higher_order_op, is_op_overload, schema_of
+from pytest_regional._torch.tracing import detect_fake_mode, fake_result
 from pytest_regional.harness.graph_passes.forms import (
     GRAPH,
     InvalidGraphError,
@@ -126,14 +129,16 @@ class Recorder:
 
     def _one(self, one: PassUnderTest, target: PassTarget, place: Place) -> torch.fx.GraphModule:
         self.ran(one, target.module.graph)
+        before = {node: _Metadata.of(node) for node in target.module.graph.nodes}
         try:
             module = run_one(one, target, self.stage)
         except Exception as error:
             note(error, f"run_pass: raised by the pass {one.name} at stage {self.stage.name!r} on {place}")
             raise
-        require_valid(
-            module, f"the pass {one.name} left an invalid graph ({place}, stage {self.stage.name!r})", self.stage
-        )
+        where = f"({place}, stage {self.stage.name!r})"
+        require_valid(module, f"the pass {one.name} left an invalid graph {where}", self.stage)
+        for what in wrong_metadata(before, module.graph, self.stage):
+            raise InvalidGraphError(f"the pass {one.name} left wrong metadata {where}: {what}")
         return module
 
 
@@ -158,6 +163,94 @@ def require_valid(module: torch.fx.GraphModule, what: str, stage: Stage) -> None
         raise InvalidGraphError(f"{what}{hint}: {reason}") from error
     if not stage.sorts:
         module.recompile()
+
+
+@dataclass(frozen=True)
+class _Metadata:
+    """A node as it was before a pass."""
+
+    target: Any
+    arguments: tuple[Any, ...]
+    value: Any
+    marked: bool
+
+    @staticmethod
+    def of(node: torch.fx.Node) -> _Metadata:
+        return _Metadata(node.target, (node.args, node.kwargs), node.meta.get("val"), region_mark(node)[0])
+
+
+def wrong_metadata(before: dict[torch.fx.Node, _Metadata], graph: torch.fx.Graph, stage: Stage) -> Iterator[str]:
+    """Yield what is wrong with values and annotations of the nodes that a pass made or changed.
+
+    Inductor computes values again after its post-grad passes, and AOTAutograd after those on Dynamo's graph. Regions
+    are cut out of a graph before Inductor's joint and post-grad passes see it.
+    """
+    if stage is GRAPH or stage.name.startswith("joint"):
+        yield from _wrong_values(before, graph)
+    if stage is GRAPH or stage.name == "pre_grad":
+        yield from _lost_annotations(before, graph)
+
+
+def _wrong_values(before: dict[torch.fx.Node, _Metadata], graph: torch.fx.Graph) -> Iterator[str]:
+    changed = {node for node in graph.nodes if node.op == "call_function" and before.get(node) != _Metadata.of(node)}
+    changed.update(user for node in list(changed) for user in node.users if user.op == "call_function")
+    fake_mode = detect_fake_mode([known.value for known in before.values() if known.value is not None])
+    for node in graph.nodes:
+        if node not in changed or fake_mode is None or is_higher_order_op(node.target) or _writes(node.target):
+            continue
+        if not all("val" in argument.meta for argument in node.all_input_nodes):
+            continue
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
+        is_known, value = fake_result(functools.partial(node.target, *args, **kwargs), fake_mode)
+        said = node.meta.get("val")
+        if said is None and not (is_known and value is None):
+            yield f"{node.name} = {node.target} has no meta['val']; set it to the fake value that the operator returns"
+        elif is_known and _described(said) != _described(value):
+            yield (
+                f"{node.name} = {node.target} has meta['val'] {_described(said)}, and the operator returns "
+                f"{_described(value)}; later passes and lowerings read it"
+            )
+
+
+def _writes(target: Any) -> bool:
+    return is_op_overload(target) and bool(schema_of(target).is_mutable)
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_described(part) for part in value]
+    if not isinstance(value, torch.Tensor):
+        return str(value)
+    text = f"{value.dtype} of shape {tuple(value.shape)} on {value.device}"
+    if value.layout is not torch.strided:
+        return f"{text}, {value.layout}"
+    # The stride of a dimension of size one is irrelevant, and so are those of a tensor without elements.
+    strides = [stride if str(size) != "1" else 1 for size, stride in zip(value.shape, value.stride(), strict=True)]
+    return text if 0 in value.shape else f"{text}, strides {tuple(strides)}"
+
+
+def _lost_annotations(before: dict[torch.fx.Node, _Metadata], graph: torch.fx.Graph) -> Iterator[str]:
+    present = set(graph.nodes)
+    for user in graph.nodes:
+        was = before.get(user)
+        if was is None:
+            continue
+        old, new = (_leaves(arguments) for arguments in (was.arguments, (user.args, user.kwargs)))
+        for replaced, node in zip(old, new, strict=False):
+            if not (isinstance(node, torch.fx.Node) and node not in before and replaced in before):
+                continue
+            is_inside = was.marked or replaced not in present
+            if node.op == "call_function" and before[replaced].marked and is_inside and not region_mark(node)[0]:
+                yield (
+                    f"{node.name} = {node.target} replaces {replaced.name}, which is annotated as part of a region, "
+                    f"and has no annotation: copy meta['custom'] of the node that it replaces"
+                )
+
+
+def _leaves(arguments: Any) -> list[Any]:
+    found: list[Any] = []
+    torch.fx.node.map_aggregate(arguments, found.append)
+    return found
 
 
 def note(error: BaseException, text: str) -> None:

@@ -271,6 +271,6 @@ def test_order_of_many_operators_is_found_fast(bare):
         return x
 
     result = bare.run_pass(nothing, torch.fx.symbolic_trace(chain))
-    start = time.perf_counter()
+    start = time.process_time()
     result.assert_order(".sin", ".cos", pinned=True)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
