@@ -79,3 +79,15 @@ def without_numbers(text: str) -> str:
     """Return the first line of ``text`` without what differs from one program to the next: numbers, addresses."""
     plain = re.sub(r"0x[0-9a-fA-F]+|\d+(\.\d+)?(e[+-]?\d+)?", "N", text.strip().partition("\n")[0])
     return plain if len(plain) <= _LONGEST_REASON else f"{plain[:_LONGEST_REASON]} ..."
+
+
+def without_middle(text: str, limit: int = 3000) -> str:
+    """Return ``text``, of a long one its first third and its end: compilers put a command or a dump between.
+
+    The end holds the user's line and the message of a C++ compiler.
+    """
+    if len(text) <= limit:
+        return text
+    start = text[: limit // 3].rpartition("\n")[0] or text[: limit // 3]
+    end = text[-(limit - len(start)) :]
+    return f"{start}\n... {len(text) - len(start) - len(end)} characters ...\n{end}"

@@ -138,6 +138,7 @@ class CompilesWithBackend:
                 self._observer.note_passes()
                 return inner(gm, example_inputs, **keywords)
 
+        backend_under_test.__name__ = self._spec.name  # Dynamo's errors say it
         self._whose.add(backend_under_test, self._spec.name)
         if not eager_regions:
             behind = functools.partial(inner, **keywords)

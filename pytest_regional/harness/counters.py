@@ -38,7 +38,7 @@ class UnknownCounterError(RegionalError, LookupError, AttributeError):
 
 
 class CounterExpectationError(RegionalError, AssertionError):
-    """Counters moved otherwise than expected; the message prints every counter and what caused it."""
+    """Counters moved differently than expected; the message lists those that moved, and what caused each step."""
 
 
 @dataclass(frozen=True)
@@ -177,17 +177,18 @@ def check_expectation(bounds: Mapping[str, Bound], events: tuple[Event, ...]) ->
     if not wrong:
         return
     lines = [f"{name}: expected {bound}, got {actual[name]}" for name, bound in wrong.items()]
-    raise CounterExpectationError("\n".join([*lines, "", "All counters in this block:", *describe(events)]))
+    raise CounterExpectationError("\n".join([*lines, "", "Counters that moved in this block:", *describe(events)]))
 
 
 def describe(events: tuple[Event, ...]) -> list[str]:
-    """Return one line per counter, each followed by what caused its steps."""
+    """Return one line per counter that moved, each followed by what caused its steps."""
     lines = []
     for name in COUNTERS:
         causes = [event.cause for event in events if event.counter == name]
-        lines.append(f"  {name} = {len(causes)}")
-        lines.extend(f"      {number}. {cause}" for number, cause in enumerate(causes, 1))
-    return lines
+        if causes:
+            lines.append(f"  {name} = {len(causes)}")
+            lines.extend(f"      {number}. {cause}" for number, cause in enumerate(causes, 1))
+    return lines or ["  none"]
 
 
 def _count(value: object) -> int:

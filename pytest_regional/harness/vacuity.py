@@ -93,7 +93,7 @@ def check_not_vacuous(regional: Regional) -> None:
         return
     misspelt = "".join(f"{misspelt_text(key)}.\n" for key in regional._observer.misspelt_annotations)
     events = "\n".join(describe(regional._observer.log.since()))
-    raise VacuousTestError(f"{_what_is_missing(regional)} {_why(regional)}\n{misspelt}{events}")
+    raise VacuousTestError(f"{_what_is_missing(regional)} {_why(regional)}\n{misspelt}Counters that moved:\n{events}")
 
 
 def _what_is_missing(regional: Regional) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from pytest_regional._text import without_middle
 from pytest_regional.harness.devices.emulated import causes
 from pytest_regional.harness.parity.captured import Aliasing, Captured
 from pytest_regional.harness.parity.execution import NOTHING_NARROW, Execution, other_generators
@@ -388,7 +389,7 @@ def _ordered_union(first: dict[str, Any], second: dict[str, Any]) -> list[str]:
 
 def _raised(execution: Execution) -> str:
     error = execution.exception
-    return "raised nothing" if error is None else f"raised {type(error).__name__}: {str(error)[:1000]}"
+    return "raised nothing" if error is None else f"raised {type(error).__name__}: {without_middle(str(error))}"
 
 
 def _structures(eager: Execution, candidate: Execution) -> str:
