@@ -110,12 +110,13 @@ def float_inputs(gm: Any) -> dict[int, str]:
 
 
 def constant_floats(floats: Mapping[int, str]) -> tuple[int, ...]:
-    """Return the positions in :func:`float_inputs` that Dynamo's next trace makes constant.
+    """Return the positions in :func:`float_inputs` that Dynamo's next trace makes constant."""
+    return tuple(position for position, name in floats.items() if _constant_floats().should_specialize(name))
 
-    ``torch._dynamo.symbolic_convert.TensorifyState`` (2.11 to 2.15).
-    """
-    state = symbol("torch._dynamo.symbolic_convert", "TensorifyState")
-    return tuple(position for position, name in floats.items() if state.should_specialize(name))
+
+def _constant_floats() -> Any:
+    """``TensorifyState``: the symbols of floats that the next trace makes constant (2.11 to 2.15)."""
+    return symbol("torch._dynamo.symbolic_convert", "TensorifyState")
 
 
 def float_restart() -> type[Exception]:
@@ -127,7 +128,7 @@ def float_restart() -> type[Exception]:
 def restart_with_constant(names: Iterable[str]) -> NoReturn:
     """Make Dynamo trace the frame again, with these symbols of :func:`float_inputs` as constants."""
     for name in names:
-        symbol("torch._dynamo.symbolic_convert", "TensorifyState").specialize(name)
+        _constant_floats().specialize(name)
     raise float_restart()
 
 
