@@ -1,7 +1,8 @@
 """Numerical parity of a compiled program with eager.
 
 * ``check``: the flow of ``assert_parity``; ``compare``: two executions against each other, and the verdict.
-* ``execution``: one run of a program and what it left behind: ``inputs``, ``state``, ``captured``, ``objects``.
+* ``execution``: one run of a program and what it left behind: ``inputs``, ``state``, ``captured``, ``elements``,
+  ``objects``; ``values``: whether Python values are equal.
 * ``fp64_reference``, ``rounding``, ``noise``: how large an error eager itself makes; ``tolerance``: what is allowed.
 * ``report``: what a test gets, and the error; ``places``: the lines of generated code at fault.
 """

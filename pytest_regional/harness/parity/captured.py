@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy
 import torch
 
 from pytest_regional._torch import pytree
+from pytest_regional.harness.parity.elements import (
+    UnreadableTensorError,
+    attributes_of,
+    dense_value,
+    of_array,
+    parts_of,
+    shape_of,
+)
 from pytest_regional.harness.parity.inputs import is_plainly_strided
 from pytest_regional.harness.parity.objects import PLAIN, is_object, tensors_in, walk
+from pytest_regional.harness.parity.state import same_bytes
 
 
 @dataclass(frozen=True, eq=False)
 class Captured:
-    """A tensor as it was at one moment; ``value`` is a dense copy, ``storage`` the original memory (or None)."""
+    """A tensor, or an array of numpy, as it was at one moment.
+
+    Attributes:
+        value: a dense copy of the elements.
+        storage: the original memory, or None.
+        parts: what else its values consist of, and attributes that were set on it, by what follows its name in reports.
+        no_value: why it holds no value; empty where it is only a shell, whose insides are captured as well.
+    """
 
     value: torch.Tensor
     dtype: torch.dtype
-    shape: tuple[int, ...]
+    shape: tuple[Any, ...]
     stride: tuple[int, ...] | None
     device: torch.device
     requires_grad: bool
@@ -27,22 +45,32 @@ class Captured:
     kind: str
     dense: bool
     storage: Any
+    parts: Mapping[str, Any] = field(default_factory=dict)
+    no_value: str | None = None
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> Captured:
-        """Copy ``tensor``'s value and note its description."""
-        plain = is_plainly_strided(tensor)
+    def of(cls, tensor: torch.Tensor, *, attributes: bool = False) -> Captured:
+        """Copy ``tensor``'s value and note its description, with ``attributes`` those set on it by Python code."""
+        plain, why = is_plainly_strided(tensor), None
+        try:
+            value, parts = dense_value(tensor), parts_of(tensor)
+        except UnreadableTensorError as error:
+            value, parts, why = torch.empty(0), {}, str(error)
+        if (attributes and not tensor.is_nested) or why is not None:  # it may consist of what attributes hold
+            parts |= attributes_of(tensor)
         return cls(
-            value=dense_value(tensor),
+            value=value,
             dtype=tensor.dtype,
-            shape=tuple(tensor.shape),
+            shape=shape_of(tensor),
             stride=tuple(tensor.stride()) if plain else None,
             device=tensor.device,
             requires_grad=tensor.requires_grad,
             layout=tensor.layout,
-            kind="Tensor" if isinstance(tensor, torch.nn.Parameter) else type(tensor).__name__,
+            kind="Parameter" if isinstance(tensor, torch.nn.Parameter) else type(tensor).__name__,
             dense=plain and is_dense(tensor),
             storage=tensor.untyped_storage() if plain and tensor.untyped_storage().nbytes() else None,
+            parts={name: cls.of(one) if isinstance(one, torch.Tensor) else one for name, one in parts.items()},
+            no_value=why,
         )
 
     def described_stride(self) -> tuple[int, ...] | None:
@@ -51,11 +79,35 @@ class Captured:
             return None
         return tuple(stride for size, stride in zip(self.shape, self.stride, strict=True) if size > 1)
 
+    def same_as(self, other: Captured) -> bool:
+        """Say whether both hold the same bytes, described alike."""
+        if self.shape != other.shape or self.parts.keys() != other.parts.keys():
+            return False
+        pairs = ((one, other.parts[name]) for name, one in self.parts.items())
+        return same_bytes(self.value, other.value) and all(_same_part(*pair) for pair in pairs)
 
-def dense_value(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy of ``tensor``'s values, strided."""
-    value = tensor.detach()
-    return value.clone() if value.layout == torch.strided else value.to_dense().clone()
+
+def _same_part(first: Any, second: Any) -> bool:
+    if isinstance(first, Captured):
+        return isinstance(second, Captured) and first.same_as(second)
+    return first is second or (type(first) is type(second) and isinstance(first, PLAIN) and bool(first == second))
+
+
+def is_shell(tensor: torch.Tensor) -> bool:
+    """Say whether ``tensor`` is a subclass around other tensors, which its captures are made of."""
+    return hasattr(tensor, "__tensor_flatten__") and not tensor.is_nested
+
+
+def capture(leaf: Any) -> Any:
+    """Return what is kept of one leaf of what a program returned."""
+    if isinstance(leaf, torch.Tensor):
+        if is_shell(leaf):
+            return replace(Captured.of(leaf), value=torch.empty(0), parts={}, no_value="")
+        return Captured.of(leaf, attributes=True)
+    if isinstance(leaf, numpy.ndarray | numpy.generic):
+        tensor = of_array(leaf)
+        return leaf if tensor is None else replace(Captured.of(tensor), kind=type(leaf).__name__, dense=False)
+    return leaf
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
@@ -75,7 +127,8 @@ class FlatOutputs:
     """What a program returned, leaf by leaf.
 
     Attributes:
-        leaves: ``(path, leaf)``; tensor subclasses, dataclass instances and other objects are opened up.
+        leaves: ``(path, leaf)``; tensor subclasses, dataclass instances and other objects are opened up. Of a tensor
+            subclass the shell is a leaf as well.
         structure: the containers around the leaves; equal for equal containers.
         in_objects: paths of leaves inside objects that are neither pytrees nor dataclasses, such as a cache.
     """
@@ -104,14 +157,15 @@ class _Opening:
 
     def open(self, path: str, leaf: Any) -> None:
         """Add ``leaf``, or what is inside of it."""
-        if isinstance(leaf, torch.Tensor) and hasattr(leaf, "__tensor_flatten__"):
+        if isinstance(leaf, torch.Tensor) and is_shell(leaf):
+            self.leaves.append((path, leaf))
             self.opened.append(f"{path}: {type(leaf).__name__}")
             for name in leaf.__tensor_flatten__()[0]:
                 self.open(f"{path}.{name}", getattr(leaf, name))
         elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
             self._open_dataclass(path, leaf)
-        elif is_object(leaf) and tensors_in(leaf):
-            inside = [(where, value) for where, value in walk(leaf, path) if isinstance(value, (torch.Tensor, *PLAIN))]
+        elif is_object(leaf) and tensors_in(leaf) and not isinstance(leaf, set | frozenset):
+            inside = list(walk(leaf, path))
             self.opened.append(f"{path}: {type(leaf).__name__} of {[where for where, _ in inside]}")
             self.leaves += inside
             self.in_objects.update(where for where, _ in inside)
@@ -120,9 +174,9 @@ class _Opening:
 
     def _open_dataclass(self, path: str, value: Any) -> None:
         self.opened.append(f"{path}: {type(value).__name__}")
-        for field in dataclasses.fields(value):
-            inner = flatten_outputs(getattr(value, field.name), f"{path}.{field.name}")
-            self.opened.append(f"{path}.{field.name}: {inner.structure}")
+        for one in dataclasses.fields(value):
+            inner = flatten_outputs(getattr(value, one.name), f"{path}.{one.name}")
+            self.opened.append(f"{path}.{one.name}: {inner.structure}")
             self.leaves += inner.leaves
             self.in_objects |= inner.in_objects
 
@@ -204,9 +258,11 @@ __all__ = [
     "Aliasing",
     "Captured",
     "FlatOutputs",
+    "capture",
     "dense_value",
     "find_aliases",
     "flatten_outputs",
     "is_dense",
+    "is_shell",
     "overlap",
 ]

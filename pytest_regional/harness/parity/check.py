@@ -60,7 +60,7 @@ class KeptResults:
         captured = {**execution.inputs_after, **execution.grads}
         captured.update((path, leaf) for path, leaf in execution.outputs if isinstance(leaf, Captured))
         pairs = ((name, live, captured.get(name)) for name, live in execution.live.items())
-        return cls(tuple((name, live, copy) for name, live, copy in pairs if copy is not None))
+        return cls(tuple((n, live, copy) for n, live, copy in pairs if copy is not None and copy.no_value is None))
 
     def overwritten(self) -> dict[str, Mismatch]:
         """Return, by name, what holds other bytes now than when it was returned."""
@@ -171,6 +171,7 @@ class ParityCheck:
         if report.compared == 0:
             raise VacuousParityError(
                 "assert_parity compared nothing: the program returns no tensor, mutates none and has no gradient"
+                + "".join(f"\n  not compared: {one}" for one in report.not_compared)
             )
         return report
 

@@ -25,6 +25,7 @@ from pytest_regional.harness.devices.emulated import causes
 from pytest_regional.harness.parity.captured import Aliasing, Captured
 from pytest_regional.harness.parity.execution import NOTHING_NARROW, Execution, other_generators
 from pytest_regional.harness.parity.noise import Noise, NoiseSource, dtype_of_number, judged
+from pytest_regional.harness.parity.objects import is_object
 from pytest_regional.harness.parity.report import (
     BadProgramError,
     Comparison,
@@ -36,6 +37,7 @@ from pytest_regional.harness.parity.report import (
 )
 from pytest_regional.harness.parity.state import A_TENSOR, ABSENT, LOW_PRECISION_TO_FP64, Change
 from pytest_regional.harness.parity.tolerance import FLOAT64_ULPS, Coarse, Exactness, Rounding, Tolerance, judge
+from pytest_regional.harness.parity.values import NotComparableError, insides, is_equal
 
 #: Stands behind the name of a value that is no tensor, in reports of what a program changed.
 AFTER = " (after the call)"
@@ -178,11 +180,12 @@ class _Comparison(Comparison):
         self.wide = wide
         self.fp64, self.coarse, self.exact = fp64, coarse, exact
         self.coarse_values = _values_of(coarse)
-        self.not_compared: tuple[str, ...] = ()
+        self.not_compared: list[str] = []
+        self._entered: set[tuple[int, int]] = set()
 
     def run(self, eager: Execution, candidate: Execution) -> None:
         left = (*eager.not_compared, *eager.notes, *candidate.notes)
-        self.not_compared = tuple(dict.fromkeys(left))
+        self.not_compared += dict.fromkeys(left)
         if eager.exception is not None or candidate.exception is not None:
             self._exceptions(eager, candidate)
             return
@@ -215,7 +218,7 @@ class _Comparison(Comparison):
             rule=self._rule(reason),
             errors=self.errors,
             rounding_only=tuple(self.rounding_only),
-            not_compared=self.not_compared,
+            not_compared=tuple(self.not_compared),
         )
 
     def _rule(self, reason: str | None) -> str:
@@ -249,15 +252,45 @@ class _Comparison(Comparison):
             strict = alias is not None and bool(alias.shares)
             self._leaf(path, found[path], expected[path], fp64_values.get(path), strict_stride=strict)
 
-    def _leaf(self, where: str, found: Any, expected: Any, fp64: Any, *, strict_stride: bool) -> None:
+    def _leaf(self, where: str, found: Any, expected: Any, fp64: Any = None, *, strict_stride: bool = False) -> None:
         if isinstance(found, Captured) and isinstance(expected, Captured):
             self._tensor(where, found, expected, fp64, strict_stride=strict_stride)
         elif type(found) is not type(expected):
             self.add(where, "structure", f"compiled {_brief(found)}, eager {_brief(expected)}")
         elif _is_real_number(expected):
             self._number(where, found, expected, fp64)
-        elif _has_value_equality(expected) and not bool(found == expected):
+        else:
+            self._value(where, found, expected)
+
+    def _value(self, where: str, found: Any, expected: Any) -> None:
+        """Compare two values of one type, which may consist of others."""
+        known, equal = len(self.mismatches) + len(self.not_compared), None
+        try:
+            equal = is_equal(found, expected)
+            divisible = equal is None or (equal is False and is_object(expected))
+            if divisible and (id(found), id(expected)) not in self._entered:
+                self._entered.add((id(found), id(expected)))
+                self._parts(where, insides(found), insides(expected))
+        except NotComparableError as error:
+            if equal is None:
+                self.not_compared.append(f"{where} ({error})")
+        if equal is False and known == len(self.mismatches) + len(self.not_compared):
             self.add(where, "value", f"compiled {_brief(found)}, eager {_brief(expected)}")
+
+    def _parts(self, where: str, found: Mapping[str, Any], expected: Mapping[str, Any], count: bool = False) -> None:
+        """Compare what two values, or two tensors, consist of besides elements."""
+        for step in _ordered_union(expected, found):
+            if step in found and step in expected:
+                self._part(f"{where}{step}", found[step], expected[step], count)
+            else:
+                who = "compiled" if step in found else "eager"
+                self.add(f"{where}{step}", "structure", f"only in what the {who} program makes")
+
+    def _part(self, where: str, found: Any, expected: Any, count: bool) -> None:
+        if isinstance(found, Captured) and isinstance(expected, Captured):
+            self._tensor(where, found, expected, None, strict_stride=False, count=count)
+        else:
+            self._leaf(where, found, expected)
 
     def _number(self, where: str, found: Any, expected: Any, fp64: Any) -> None:
         wide = dtype_of_number(expected)
@@ -299,12 +332,18 @@ class _Comparison(Comparison):
             if ours != theirs:
                 shown = kind if kind in ("dtype", "device", "requires_grad") else "structure"
                 self.add(where, shown, f"compiled {ours}, eager {theirs}")
+        self._parts(where, found.parts, expected.parts, count=expected.no_value is not None)
         if found.shape != expected.shape:
             self.add(where, "shape", f"compiled {list(found.shape)}, eager {list(expected.shape)}")
             return
         guaranteed = strict_stride or expected.dense
         if guaranteed and found.described_stride() != expected.described_stride():
             self.add(where, "stride", f"compiled {found.stride}, eager {expected.stride} (shape {list(found.shape)})")
+        if found.no_value is not None or expected.no_value is not None:
+            self.not_compared += [f"{where} ({why})" for why in {found.no_value, expected.no_value} if why]
+            return
+        if found.value.dtype != expected.value.dtype and not _have_numbers(found, expected):
+            return
         value = fp64.value if isinstance(fp64, Captured) else None
         noise = self._noise_of(name or where, expected.value, value)
         known = self.exact.get(name or where)
@@ -354,7 +393,7 @@ class _Comparison(Comparison):
                 if eager is not compiled:
                     self.add(f"{name}{AFTER}", "structure", f"compiled {_brief(compiled)}, eager {_brief(eager)}")
             else:
-                self._leaf(f"{name}{AFTER}", compiled, eager, None, strict_stride=False)
+                self._leaf(f"{name}{AFTER}", compiled, eager)
 
     def _after(
         self, name: str, found: Captured, expected: Captured, fp64: Any, eager: Execution, candidate: Execution
@@ -378,12 +417,12 @@ def _values_of(execution: Execution | None) -> dict[str, Any]:
     return {**execution.inputs_after, **execution.buffers_after, **execution.grads, **dict(execution.outputs)}
 
 
-def _has_value_equality(value: Any) -> bool:
-    method: Any = type(value).__eq__
-    return method is not object.__eq__
+def _have_numbers(*tensors: Captured) -> bool:
+    """Say whether tensors of different dtypes hold numbers, and not bytes of a dtype without arithmetic."""
+    return all(tensor.value.dtype == tensor.dtype for tensor in tensors)
 
 
-def _ordered_union(first: dict[str, Any], second: dict[str, Any]) -> list[str]:
+def _ordered_union(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys([*first, *second]))
 
 

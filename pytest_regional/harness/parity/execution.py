@@ -20,7 +20,7 @@ import torch
 
 from pytest_regional._errors import RegionalError
 from pytest_regional.harness.isolation import seed_everything
-from pytest_regional.harness.parity.captured import Aliasing, Captured, find_aliases, flatten_outputs
+from pytest_regional.harness.parity.captured import Aliasing, Captured, capture, find_aliases, flatten_outputs
 from pytest_regional.harness.parity.fp64_reference import Precision, float64_everywhere, rounding_to
 from pytest_regional.harness.parity.inputs import (
     CopiedInputs,
@@ -44,7 +44,6 @@ from pytest_regional.harness.parity.state import (
     find_state,
     preserved,
     promoted,
-    same_bytes,
 )
 
 __all__ = [
@@ -96,7 +95,7 @@ class Execution:
         mutated: names out of the two above whose bytes or shape the program changed.
         aliases: whose memory each output uses.
         exception: what the program raised, and ``stage`` where: "forward" or "backward".
-        rng_consumed: devices whose default generator moved.
+        rng_consumed: devices whose default generator moved, and names of generators among the arguments that did.
         rng_after: by name the final states of these generators, and of those of Python and numpy.
         live: the tensors themselves behind ``outputs``, ``grads`` and ``inputs_after``, where they were to be kept.
         fp64_unavailable_reason: why this run cannot be the float64 reference; None if it can, or was not meant as one.
@@ -263,16 +262,16 @@ def _run(
     watched = copied.named + [(entry.label, entry.tensor) for entry in state.tensors]
     leaves = copied.leaves + [(entry.label, entry.tensor) for entry in state.tensors if entry.tensor.is_leaf]
     wants_grad = [(name, leaf) for name, leaf in leaves if leaf.requires_grad]
-    before, held = {name: tensor.detach().clone() for name, tensor in watched}, copied.held()
+    before, held = {name: Captured.of(tensor) for name, tensor in watched}, copied.held()
     cuda = sorted({tensor.device.index for _, tensor in watched if tensor.device.type == "cuda"})
-    with _seeded(how.draws, cuda, result):
+    with _seeded(how.draws, copied, cuda, result):
         with _rounded(result):
             output = _call(fn, copied, result)
         if result.exception is None:
             flat = flatten_outputs(output)
             leaves_out, result.structure, result.in_objects = flat.leaves, flat.structure, flat.in_objects
             result.aliases = find_aliases(leaves_out, _with_new(watched, _tensors(copied.held())))
-            described = [(path, _capture(leaf)) for path, leaf in leaves_out]
+            described = [(path, capture(leaf)) for path, leaf in leaves_out]
             _backpropagate(output, leaves_out, how, result)
             result.outputs = tuple(described)
     result.grads = {f"grad of {name}": _capture_grad(leaf) for name, leaf in wants_grad} if _ran(result) else {}
@@ -285,7 +284,7 @@ def _run(
     result.mutated = frozenset(
         name
         for name, value in {**result.inputs_after, **result.buffers_after}.items()
-        if name not in before or not same_bytes(value.value, before[name])
+        if name not in before or not value.same_as(before[name])
     )
     if keep and result.exception is None:
         result.live = {path: leaf for path, leaf in leaves_out if isinstance(leaf, torch.Tensor)}
@@ -314,10 +313,6 @@ def _ran(result: Execution) -> bool:
     return result.exception is None and result.stage == "backward"
 
 
-def _capture(leaf: Any) -> Any:
-    return Captured.of(leaf) if isinstance(leaf, torch.Tensor) else leaf
-
-
 def _capture_grad(leaf: torch.Tensor) -> Captured | None:
     return None if leaf.grad is None else Captured.of(leaf.grad)
 
@@ -338,14 +333,16 @@ def _synchronize(copied: CopiedInputs) -> None:
 
 
 @contextlib.contextmanager
-def _seeded(seed: int, cuda: list[int], result: Execution) -> Iterator[None]:
+def _seeded(seed: int, copied: CopiedInputs, cuda: list[int], result: Execution) -> Iterator[None]:
+    leaves = named_leaves(copied.arguments, copied.keywords)
+    given = {name: leaf for name, leaf in leaves if isinstance(leaf, torch.Generator)}
     python, of_numpy = random.getstate(), numpy.random.get_state()
     with torch.random.fork_rng(devices=cuda):
         seed_everything(seed)
-        before = _device_generators(cuda)
+        before = _generators(given, cuda)
         try:
             yield
-            after = _device_generators(cuda)
+            after = _generators(given, cuda)
             result.rng_consumed = frozenset(n for n, s in after.items() if not torch.equal(s, before[n]))
             result.rng_after = {**after, "Python": random.getstate(), "numpy": pickle.dumps(numpy.random.get_state())}
         finally:
@@ -353,8 +350,9 @@ def _seeded(seed: int, cuda: list[int], result: Execution) -> Iterator[None]:
             numpy.random.set_state(of_numpy)
 
 
-def _device_generators(cuda: list[int]) -> dict[str, torch.Tensor]:
-    return {"cpu": torch.get_rng_state(), **{f"cuda:{index}": torch.cuda.get_rng_state(index) for index in cuda}}
+def _generators(given: Mapping[str, torch.Generator], cuda: list[int]) -> dict[str, torch.Tensor]:
+    devices = {"cpu": torch.get_rng_state(), **{f"cuda:{index}": torch.cuda.get_rng_state(index) for index in cuda}}
+    return {**devices, **{name: generator.get_state() for name, generator in given.items()}}
 
 
 def other_generators(first: Execution, second: Execution) -> list[str]:
@@ -410,10 +408,31 @@ def random_cotangent(output: torch.Tensor, seed: int, index: int) -> torch.Tenso
     so the float64 run backpropagates the very same numbers.
     """
     generator = torch.Generator().manual_seed((seed * 1_000_003 + index) % 2**63)
+    return _cotangent(output.detach(), generator)
+
+
+def _cotangent(output: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    if output.is_nested and output.layout == torch.strided:
+        return torch.nested.nested_tensor([_cotangent(part, generator) for part in output.unbind()])
+    if hasattr(output, "__tensor_flatten__"):
+        return _like_subclass(output, lambda inner: _cotangent(inner, generator))
     sixteenths = torch.randint(1, 33, output.shape, generator=generator)
     signs = torch.randint(0, 2, output.shape, generator=generator) * 2 - 1
-    cotangent = torch.empty_like(output, requires_grad=False)
-    return cotangent.copy_((sixteenths * signs).double() / 16)
+    values = (sixteenths * signs).double() / 16
+    if output.layout != torch.strided:
+        dense = values.to(output)
+        return dense.to_mkldnn() if output.is_mkldnn else dense.sparse_mask(output)
+    return torch.empty_like(output).copy_(values)
+
+
+def _like_subclass(output: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """Return a tensor of a subclass around tensors that ``make`` returns for the floating ones inside ``output``."""
+    shell: Any = output
+    names, context = shell.__tensor_flatten__()
+    inside = {name: getattr(output, name) for name in names}
+    made = {name: make(one) if one.is_floating_point() or one.is_complex() else one for name, one in inside.items()}
+    made_shell: torch.Tensor = shell.__tensor_unflatten__(made, context, output.shape, output.stride())
+    return made_shell.detach()
 
 
 def _tensors(held: Mapping[str, Any]) -> dict[str, torch.Tensor]:

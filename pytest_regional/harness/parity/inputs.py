@@ -20,6 +20,7 @@ import torch
 from pytest_regional._errors import RegionalError
 from pytest_regional._torch import pytree
 from pytest_regional._torch.tracing import base_of, view_like
+from pytest_regional.harness.parity.elements import has_arithmetic
 from pytest_regional.harness.parity.objects import (
     copy_object,
     is_object,
@@ -233,7 +234,9 @@ def is_plainly_strided(leaf: Any) -> bool:
 
 
 def _is_ordinary(tensor: torch.Tensor) -> bool:
-    return type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) and tensor.device.type != "meta"
+    if tensor.device.type == "meta" or tensor.is_nested or tensor.is_quantized:
+        return False
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 def _copy_data(leaf: torch.Tensor, storages: dict[int, tuple[Any, torch.Tensor]], transform: FlatTransform) -> Any:
@@ -323,7 +326,8 @@ def fresh_call(inputs: tuple[Any, ...], kwargs: Mapping[str, Any], seed: int) ->
     with torch.no_grad():
         for name, tensor in copied.named:
             storage = id(tensor.untyped_storage()) if is_plainly_strided(tensor) else None
-            if storage is None or (storage in shared and not tensor.is_floating_point()) or id(tensor) in renewed:
+            stays = storage in shared and not tensor.is_floating_point()
+            if storage is None or stays or id(tensor) in renewed or not has_arithmetic(tensor):
                 continue
             renewed.add(id(tensor))
             # What counts or points, inside an object, fits the rest of it.

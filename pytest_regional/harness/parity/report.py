@@ -90,7 +90,7 @@ class ParityReport:
     largest error over its allowed error, 1.0 being the limit; ``errors`` holds those of each tensor of floats.
     ``rounding_only`` names tensors that are zero in theory: what they hold is what rounding left. ``random_runs`` is in
     how many runs the backend's own random numbers were compared by distribution, 0 for a program that draws none.
-    ``not_compared`` names Python state that could be neither restored between the runs nor compared.
+    ``not_compared`` says what of the results, arguments and Python state could not be compared, and why.
     """
 
     mismatches: tuple[Mismatch, ...] = ()
@@ -124,7 +124,7 @@ class ParityReport:
         """Return the whole report for a person: the summary, a paragraph for each mismatch, and the blame."""
         lines = [self.summary(), *(f"  - {mismatch}" for mismatch in self.mismatches)]
         if self.not_compared:
-            lines.append(f"  Python state neither restored between the runs nor compared: {_few(self.not_compared)}")
+            lines.append(f"  not compared: {_few(self.not_compared)}")
         if blame:
             lines.append(f"  blame: {blame}")
         return "\n".join(lines)

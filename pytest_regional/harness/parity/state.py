@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from pytest_regional.harness.parity.elements import dense_value
 from pytest_regional.harness.parity.objects import (
     LIMIT,
     PLAIN,
@@ -524,6 +525,8 @@ def _same_memory(first: torch.Tensor, second: torch.Tensor) -> bool:
 
 def raw_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """Return the elements of a dense tensor as a ``(numel, itemsize)`` matrix of bytes, NaN payloads included."""
+    if tensor.is_quantized:
+        tensor = dense_value(tensor)  # a view of it as bytes ends the process
     flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
     # A single element is contiguous whatever its stride says, and a view as bytes wants 1.
     flat = flat.as_strided((flat.numel(),), (1,))
@@ -537,5 +540,5 @@ def same_bytes(first: torch.Tensor, second: torch.Tensor) -> bool:
     if first.dtype != second.dtype or first.shape != second.shape:
         return False
     if first.layout != torch.strided:
-        first, second = first.to_dense(), second.to_dense()
+        first, second = dense_value(first), dense_value(second)
     return bool(torch.equal(raw_bytes(first), raw_bytes(second)))
