@@ -5,11 +5,15 @@ The skips that depend on the device are added when a test begins: collecting tes
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
+import os
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest.pathlib import bestrelpath
 from _pytest.unittest import TestCaseFunction
 
 from pytest_regional import _config, _marks
@@ -22,6 +26,30 @@ if TYPE_CHECKING:
     from pytest_regional._session import RegionalSession
 
 TARGET_ARGUMENTS = ("regional_backend", "regional_device")
+
+
+def module_of(path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    """Return the module of a test file of an installed package, or of another one outside of pytest's root directory.
+
+    pytest leaves the path, or most of it, out of their ids, so tests of several files have the same. These ids begin at
+    the directory of the package, for the suites of this package as in a clone: ``suites/models/test_llama.py``.
+    """
+    root = parent.config.rootpath
+    if path.is_relative_to(root) and "site-packages" not in path.parts:
+        return None
+    top = path.parent
+    while (top / "__init__.py").exists():
+        top = top.parent
+    inside = path.relative_to(top).as_posix().removeprefix("pytest_regional/")
+    nodeid = inside if top != path.parent else bestrelpath(root, path).replace(os.sep, "/")
+    return pytest.Module.from_parent(parent, path=path, nodeid=nodeid)
+
+
+def package_module_of(file: str) -> str:
+    """Return what ``--pyargs`` takes for the ``file`` of an id that :func:`module_of` made."""
+    module = file.removesuffix(".py").replace("/", ".")
+    ours = file.startswith("suites/") and importlib.util.find_spec("pytest_regional.suites") is not None
+    return f"pytest_regional.{module}" if ours else module
 
 
 def parametrize(metafunc: pytest.Metafunc, session: RegionalSession) -> None:

@@ -18,7 +18,7 @@ import pytest
 from pytest_regional import _environment, _hypothesis
 from pytest_regional._blame import SECTION, blamed, section_of
 from pytest_regional._code_files import add_section
-from pytest_regional._collection import apply_unsupported
+from pytest_regional._collection import apply_unsupported, module_of
 from pytest_regional._errors import RegionalLeakWarning
 from pytest_regional._evidence import Evidence
 from pytest_regional._goldens import goldens_of
@@ -196,6 +196,10 @@ class RunHooks:
 
         with self._errors.around("writing lines about tests that take long", lines):
             return (yield)
+
+    def pytest_pycollect_makemodule(self, module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+        """Give the tests of an installed package ids of their own."""
+        return module_of(module_path, parent)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:

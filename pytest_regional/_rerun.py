@@ -18,6 +18,7 @@ from _pytest._code.code import ExceptionRepr
 from _pytest.pathlib import bestrelpath
 
 from pytest_regional import _config
+from pytest_regional._collection import package_module_of
 from pytest_regional._secrets import masked_urls
 from pytest_regional._text import encodable
 from pytest_regional.report.facts import Facts
@@ -74,7 +75,7 @@ class RerunCommands:
         seed = self._session.fuzz_seed if "shard" in fact else settings.seed
         return [
             *_program(),
-            self._id_of(fact["test"]),
+            *self._id_of(fact["test"]),
             f"--regional-backend={','.join(settings.backends)}",
             f"--regional-device={','.join(devices)}",
             f"--regional-seed={seed}",
@@ -83,10 +84,16 @@ class RerunCommands:
             *self._workers(fact),
         ]
 
-    def _id_of(self, test: str) -> str:
-        """Return the id of ``test`` for the directory that pytest was started in; ids begin at its root."""
+    def _id_of(self, test: str) -> list[str]:
+        """Return the id of ``test`` for the directory that pytest was started in; ids begin at its root.
+
+        A test of an installed package is named as a module.
+        """
         file, colons, name = test.partition("::")
-        return bestrelpath(self._config.invocation_params.dir, self._config.rootpath / file) + colons + name
+        path = self._config.rootpath / file
+        if self._config.option.pyargs and not path.exists():
+            return ["--pyargs", package_module_of(file) + colons + name]
+        return [bestrelpath(self._config.invocation_params.dir, path) + colons + name]
 
     def _workers(self, fact: Facts) -> list[str]:
         """Return how many workers: none, unless one's part of a fuzz test is not there without the others."""
