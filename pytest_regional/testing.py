@@ -220,9 +220,9 @@ def expect(**expected: int | Bound) -> contextlib.AbstractContextManager[None]:
     return current().expect(**expected)
 
 
-def no_compile() -> contextlib.AbstractContextManager[None]:
+def no_compile(*, traces: bool = False) -> contextlib.AbstractContextManager[None]:
     """As :meth:`Regional.no_compile` of :func:`current`."""
-    return current().no_compile()
+    return current().no_compile(traces=traces)
 
 
 def restart() -> None:

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import re
 import threading
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -365,6 +366,32 @@ def _callback(original: Callable[[Any], Any], stance: Any, callback: Any) -> Any
     return (
         callback if eager.tracing and getattr(backend_behind(callback), "compiler_name", None) == _RUNS_EAGER else None
     )
+
+
+def compile_disabled() -> bool:
+    """Say whether ``torch._dynamo.config.disable`` (``TORCH_COMPILE_DISABLE=1``) makes everything run eagerly."""
+    return bool(dynamo_config().disable)
+
+
+def only_cached(callback: Any, note: Callable[[types.CodeType], None]) -> Any:
+    """Return what converts frames as ``False`` does: runs what was compiled, and all else eagerly; that is noted.
+
+    Like the callback of the stance ``fail_on_recompile`` (2.11 to 2.15). ``False`` itself tells nobody.
+    """
+    names = "ConvertFrameReturn", "FrameExecStrategy", "FrameAction"
+    converted, strategy, action = (symbol("torch._dynamo.types", name) for name in names)
+    skipped = symbol("torch._dynamo.trace_rules", "check")
+    with_tensors = symbol("torch._dynamo.convert_frame", "has_tensor_in_frame")
+    plainly = strategy(action.DEFAULT, action.DEFAULT)
+
+    def run_eagerly(frame: Any, *args: Any, **kwargs: Any) -> Any:
+        if not skipped(frame.f_code) and with_tensors(frame):
+            note(frame.f_code)
+        return converted(frame_exec_strategy=plainly, apply_to_code=False)
+
+    # Dynamo looks up what was compiled by the backend behind the callback.
+    run_eagerly._torchdynamo_orig_backend = callback  # type: ignore[attr-defined]
+    return run_eagerly
 
 
 def backend_behind(wrapped: Any) -> Any:

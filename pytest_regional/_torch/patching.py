@@ -157,6 +157,8 @@ def _is_there(point: PatchPoint) -> bool:
 
 
 COMPILE_STAGES: dict[str, PatchPoint] = {
+    # A compiled function is called: returns what converts its frames, which torch.compiler.set_stance decides.
+    "stance": PatchPoint("torch._dynamo.eval_frame", "_callback_from_stance"),
     # One Dynamo frame compilation; keyword compile_id tells whether it is a recompile.
     "frame": PatchPoint("torch._dynamo.convert_frame", "_compile"),
     # One trace of a frame; not called where a stored trace answers.

@@ -104,6 +104,7 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         self._parity_reports: list[ParityReport | TrainingReport] = []
         self._passes_on_graphs = 0
         self._expected_fallbacks: list[Event] = []
+        self._compared_eager: list[str] = []
         self.leaks: tuple[isolation.Leak, ...] = ()
         self.goldens: GoldensOfTest | None = None
         self.new_processes = NewProcesses()
@@ -514,9 +515,14 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
             self._expected_fallbacks += [event for event in events if event.counter == "fallbacks"]
 
     @contextlib.contextmanager
-    def no_compile(self) -> Iterator[None]:
-        """Make any Dynamo, AOTAutograd or Inductor compile inside a :class:`CompileForbiddenError`."""
-        with self._observer.forbidding():
+    def no_compile(self, *, traces: bool = False) -> Iterator[None]:
+        """Make any Dynamo, AOTAutograd or Inductor compile inside a :class:`CompileForbiddenError`.
+
+        Args:
+            traces: whether Dynamo may translate code, as long as no graph is compiled: after a graph break, code
+                between graphs may be translated late.
+        """
+        with self._observer.forbidding(traces=not traces):
             yield
 
     @property
@@ -539,6 +545,7 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         self._observer.flush()
         isolation.clear_caches()
         self._observer.flush()
+        self._observer.compiled.clear()
         if self._spec.forget:
             self._spec.forget()
 

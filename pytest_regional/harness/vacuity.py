@@ -85,8 +85,14 @@ def _own_counters(regional: Regional) -> Counters:
 
 
 def check_not_vacuous(regional: Regional) -> None:
-    """Raise :class:`VacuousTestError` when the backend under test compiled nothing and loaded nothing."""
+    """Raise :class:`VacuousTestError` when a comparison, or the whole test, shows nothing of the backend under test."""
     __tracebackhide__ = True
+    if regional._compared_eager:
+        raise VacuousTestError(
+            f"assert_parity compared eager with eager: {', '.join(regional._compared_eager)} never got to backend "
+            f"{regional.backend!r}. Dynamo may have skipped the program, or a stance or torch.compiler.disable kept it "
+            f"from compiling. {_INTENDED}"
+        )
     if not regional.supports("compiles_regions") or compiled_something(regional):
         return
     if regional._passes_on_graphs and not regional._observer.graphs:

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -35,6 +36,9 @@ from pytest_regional.harness.observe.listeners import (
 )
 from pytest_regional.harness.pre_grad_passes import PassCounts, is_body, runs_counted, runs_reported_to
 from pytest_regional.harness.record import CompileTime, GeneratedCode, GeneratedSource, GraphRecord
+
+#: What moves when a program gets to the backend under test.
+_REACHED = {"graphs", "cache_hits", "region_compiles", "region_cache_hits"}
 
 
 class CompileForbiddenError(RegionalError, AssertionError):
@@ -69,7 +73,9 @@ class Observer:
         self._whose = whose
         self._named = named
         self._local = threading.local()
-        self._forbidden = 0
+        self._forbidden = self._traces_forbidden = 0
+        #: Code of which the backend under test compiled something, until the harness restarts.
+        self.compiled: set[types.CodeType] = set()
         self._cache_events = BackendCacheEvents()
         self.left_by_backend = CompileLeaks()
 
@@ -111,13 +117,15 @@ class Observer:
             yield
 
     @contextlib.contextmanager
-    def forbidding(self) -> Iterator[None]:
-        """Make any Dynamo, AOTAutograd or Inductor compile an error while the context lasts."""
+    def forbidding(self, *, traces: bool = True) -> Iterator[None]:
+        """Make any compile of a graph an error while the context lasts, and any trace, unless ``traces`` is false."""
         self._forbidden += 1
+        self._traces_forbidden += traces
         try:
             yield
         finally:
             self._forbidden -= 1
+            self._traces_forbidden -= traces
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -152,10 +160,10 @@ class Observer:
                 self.flush()
                 self._log, self.graphs, self.sources, self.compile_times = kept
 
-    def _refuse(self, what: str) -> None:
+    def _refuse(self, what: str, remedy: str = "") -> None:
         if self._forbidden:
             raise CompileForbiddenError(
-                f"{what} inside no_compile(): everything here was expected to be compiled or loaded already"
+                f"{what} inside no_compile(): everything here was expected to be compiled or loaded already{remedy}"
             )
 
     @contextlib.contextmanager
@@ -209,14 +217,48 @@ class Observer:
 
     # Dynamo
 
+    def _on_stance(self, original: Callable[..., Any], callback: Any, *args: Any, **kwargs: Any) -> Any:
+        used = original(callback, *args, **kwargs)
+        compiles = used not in (None, False) and not dynamo.compile_disabled()
+        if compiles or callback in (None, False) or (self._whose and self._whose.other(callback)):
+            return used
+        if dynamo.compile_disabled():
+            said = "torch._dynamo.config.disable is set (TORCH_COMPILE_DISABLE=1)"
+        else:
+            said = f"torch.compiler.set_stance({dynamo.compiler_stance().stance!r}) is in force"
+        if used is not False:
+            self._log.count("fallbacks", f"a compiled program ran eager when it was called: {said}")
+            return used
+        noted: list[types.CodeType] = []
+
+        def note(code: types.CodeType) -> None:
+            if not noted:
+                self._log.count("fallbacks", f"nothing that is compiled fits this call of {_place(code)}: {said}")
+            noted.append(code)
+
+        return dynamo.only_cached(callback, note)
+
     def _on_frame(self, original: Callable[..., Any], code: Any, *args: Any, **kwargs: Any) -> Any:
-        self._refuse(f"Dynamo compiled {code.co_name} ({code.co_filename}:{code.co_firstlineno})")
+        if self._traces_forbidden:
+            remedy = (
+                ". If Dynamo may translate code here as long as no graph is compiled, use no_compile(traces=True); "
+                "assert_parity allows it for fullgraph=False"
+            )
+            self._refuse(f"Dynamo compiled {_place(code)}", remedy)
         return original(code, *args, **kwargs)
 
     def _on_trace(self, original: Callable[..., Any], code: Any, *args: Any, **kwargs: Any) -> Any:
         other = self._whose.other(args[4]) if self._whose and len(args) > 4 else ""
-        self._log.count("traces", f"{code.co_name} ({code.co_filename}:{code.co_firstlineno})", other)
-        return original(code, *args, **kwargs)
+        self._log.count("traces", _place(code), other)
+        mark = self._log.mark()
+        result = original(code, *args, **kwargs)
+        if self.reached_backend(mark):
+            self.compiled.add(code)
+        return result
+
+    def reached_backend(self, mark: int) -> bool:
+        """Say whether the backend under test was handed anything, or had it in a cache, since ``mark`` of the log."""
+        return any(event.counter in _REACHED and not event.other for event in self._log.since(mark))
 
     def _on_recompile_reasons(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         reasons = original(*args, **kwargs)
@@ -469,3 +511,7 @@ class Observer:
         kind = frame.graph.kind if frame.graph else "unknown"
         origins = None if loaded else origins_of(launches, text)
         self.sources.append(GeneratedSource(kind, names, text, loaded, origins))
+
+
+def _place(code: types.CodeType) -> str:
+    return f"{code.co_name} ({code.co_filename}:{code.co_firstlineno})"

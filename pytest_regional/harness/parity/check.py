@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from pytest_regional._errors import RegionalError
-from pytest_regional._text import first_line
+from pytest_regional._text import first_line, shown
 from pytest_regional._torch.dynamo import never_compiled, original_of
 from pytest_regional.harness import isolation
 from pytest_regional.harness.blame.culprit import BlameDepth, Culprit
@@ -153,6 +153,7 @@ class ParityCheck:
         Tolerance.resolve(self.level, self.rtol, self.atol)  # a wrong level is an error before anything runs
         if self.raises is not None:
             return self._refused(self.raises)
+        before = self.regional._observer.log.mark()
         first = self._case(self.inputs, self.kwargs, "")
         fresh = fresh_call(self.inputs, self.kwargs, self.regional.seed + 1)
         second = self._case(*fresh, "second call, on fresh inputs: ")
@@ -173,7 +174,18 @@ class ParityCheck:
                 "assert_parity compared nothing: the program returns no tensor, mutates none and has no gradient"
                 + "".join(f"\n  not compared: {one}" for one in report.not_compared)
             )
+        if self.searchable and not self._was_compiled(before):
+            self.regional._compared_eager.append(shown(self.fn))
         return report
+
+    def _was_compiled(self, before: int) -> bool:
+        """Say whether the program was compiled since ``before``, a mark of the log, or earlier in this test."""
+        observer, function = self.regional._observer, self.fn
+        function = getattr(function, "forward", function) if isinstance(function, torch.nn.Module) else function
+        code = getattr(getattr(function, "__func__", function), "__code__", None)
+        if code is not None and observer.reached_backend(before):
+            observer.compiled.add(code)
+        return code is None or code in observer.compiled or not self.regional._change.compiles
 
     # A program that eager refuses
 
@@ -319,7 +331,7 @@ class ParityCheck:
 
     def _compare_again(self, case: _Case, compiled: Any) -> ParityReport:
         """Call the compiled program a second time: catches constants baked in from the first call."""
-        with self.regional.no_compile():
+        with self.regional.no_compile(traces=not (self.options or self.regional._options).fullgraph):
             return self._judge(case, self._call(compiled, case))
 
     def _overwritten(self, kept: KeptResults, first: _Case, second: _Case) -> tuple[Mismatch, ...]:
