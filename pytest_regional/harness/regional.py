@@ -274,6 +274,7 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         kwargs: Mapping[str, Any] | None = None,
         raises: type[Exception] | None = None,
         ignore_state: str | Sequence[str] = (),
+        output_edges: bool = False,
         **unknown: Any,
     ) -> ParityReport:
         """Assert that the compiled program is numerically the same as eager, forward and backward.
@@ -296,6 +297,8 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
                 the same class, be it wrapped by a compiler. Nothing else is compared.
             ignore_state: names of Python state that is not compared (``"notes"`` stands for all that is in it, too);
                 it is put back after each run all the same.
+            output_edges: whether to compare the gradient of each output with respect to each other one as well, which
+                is lost behind AOTAutograd: there all outputs come from one node of autograd's graph.
             unknown: refused; the message says how to pass keyword arguments of the program.
 
         Raises:
@@ -313,7 +316,8 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         refuse_no_program("assert_parity", fn)
         how = (self, fn, inputs, backward, level, rtol, atol)
         ignored = (ignore_state,) if isinstance(ignore_state, str) else tuple(ignore_state)
-        named: dict[str, Any] = {"kwargs": dict(kwargs or {}), "raises": raises, "ignore_state": ignored}
+        named: dict[str, Any] = {"kwargs": dict(kwargs or {}), "raises": raises}
+        named |= {"ignore_state": ignored, "output_edges": output_edges}
         check = GivenParity(*how, compiled, **named) if compiled else ParityCheck(*how, **named)
         try:
             report = check.run()

@@ -289,3 +289,22 @@ def test_both_programs_get_the_same_bits():
         with pytest.raises(ParityError, match="output: value: 4 of 4 elements differ"):
             harness.assert_parity(lambda a, b: a // b, a, b, compiled=lambda fn: lambda a, b: (a / b).floor())
         assert harness.assert_parity(lambda a, b: (a * b) // b, a, b, compiled=lambda fn: fn).ok
+
+
+def test_paths_between_outputs_are_compared_on_request():
+    def program(x):
+        h = x.sin()
+        return h, h * h, x.cos()
+
+    with regional("eager", expects_regions=False) as r:
+        x = r.randn(4, requires_grad=True)
+        report = r.assert_parity(program, x, output_edges=True)
+        assert "grad of output[0] from output[1]" in report.errors
+        assert "grad of output[0] from output[2]" not in report.errors
+    with regional("aot_eager", expects_regions=False) as r:
+        r.assert_parity(program, x)
+        with pytest.raises(ParityError) as caught:
+            r.assert_parity(program, x, output_edges=True)
+    assert {(one.where, one.kind) for one in caught.value.report.mismatches} == {
+        (f"{label}grad of output[0] from output[1]", "missing-grad") for label in ("", "second call, on fresh inputs: ")
+    }

@@ -131,6 +131,7 @@ class ParityCheck:
     options: CompileOptions | None = field(default=None, kw_only=True)
     depth: BlameDepth | None = field(default=None, kw_only=True)
     ignore_state: tuple[str, ...] = field(default=(), kw_only=True)
+    output_edges: bool = field(default=False, kw_only=True)
 
     #: The regions that a search found to blame.
     _blamed: tuple[str, ...] = field(default=(), init=False)
@@ -289,6 +290,7 @@ class ParityCheck:
 
     def _execute(self, fn: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], **options: Any) -> Execution:
         how: dict[str, Any] = {"backward": self.backward, "seed": self.regional.seed, "state_of": self.fn}
+        how["output_edges"] = self.output_edges
         # What the program itself compiled, with whatever backend, is no part of eager; nor does Dynamo trace where
         # operands are rounded.
         traces = _REWRITES_OPERATORS.isdisjoint(options)

@@ -134,6 +134,7 @@ class _Call:
     seed: int
     draws: int
     autocast_backward: bool
+    output_edges: bool = False
 
 
 def execute(
@@ -151,6 +152,7 @@ def execute(
     form: Form = "own",
     draws: int | None = None,
     autocast_backward: bool = False,
+    output_edges: bool = False,
 ) -> Execution:
     """Run ``fn`` on copies of ``inputs`` and return what came of it; inputs, state and generators are left as found.
 
@@ -173,6 +175,7 @@ def execute(
         draws: another seed than ``seed`` for the default generators; cotangents stay.
         autocast_backward: whether the backward runs in the autocast that this is called in. By default it runs outside,
             as PyTorch's documentation has it.
+        output_edges: whether the gradient of each output with respect to each other one is taken as well.
 
     Raises:
         CotangentError: when ``backward`` does not fit the outputs. What the program raises is returned, not raised.
@@ -193,7 +196,7 @@ def execute(
     if fp64 and not has_low_precision(tensors + [entry.tensor for entry in state.tensors]):
         result.fp64_unavailable_reason = NOTHING_NARROW
         return result
-    how = _Call(backward, seed, seed if draws is None else draws, autocast_backward)
+    how = _Call(backward, seed, seed if draws is None else draws, autocast_backward, output_edges)
     result.not_compared = (*state.not_compared, *(described(name, leaf) for name, leaf in leaves if is_opaque(leaf)))
     with preserved(state):
         if fp64:
@@ -272,9 +275,14 @@ def _run(
             leaves_out, result.structure, result.in_objects = flat.leaves, flat.structure, flat.in_objects
             result.aliases = find_aliases(leaves_out, _with_new(watched, _tensors(copied.held())))
             described = [(path, capture(leaf)) for path, leaf in leaves_out]
-            _backpropagate(output, leaves_out, how, result)
+            edges = _between_outputs(leaves_out, how, result)
+            if result.exception is None:
+                _backpropagate(output, leaves_out, how, result)
             result.outputs = tuple(described)
-    result.grads = {f"grad of {name}": _capture_grad(leaf) for name, leaf in wants_grad} if _ran(result) else {}
+    if _ran(result):
+        result.grads = {f"grad of {name}": _capture_grad(leaf) for name, leaf in wants_grad}
+    if result.exception is None:
+        result.grads |= edges
     after = copied.held()
     given, (own, changes) = {**dict(copied.named), **_tensors(after)}, state.now()
     result.changes = {**changes_between(held, after), **changes}
@@ -385,6 +393,28 @@ def _backpropagate(output: Any, leaves: list[tuple[str, Any]], how: _Call, resul
             torch.cuda.synchronize()  # what goes wrong on the GPU is a result of the backward
     except Exception as error:  # noqa: BLE001 - whatever the program's backward raises is a result to be compared.
         result.exception = error
+
+
+def _between_outputs(leaves: list[tuple[str, Any]], how: _Call, result: Execution) -> dict[str, Captured | None]:
+    """Return the gradient of each output with respect to each other one, None where no path leads from it to that."""
+    outputs = [(path, leaf) for path, leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None]
+    found: dict[str, Captured | None] = {}
+    if not how.output_edges or not torch.is_grad_enabled():
+        return found
+    try:
+        for index, (path, root) in enumerate(outputs):
+            others = [(name, leaf) for name, leaf in outputs if leaf is not root]
+            cotangent = random_cotangent(root, how.seed, index)
+            wanted = [leaf for _, leaf in others]
+            with _without_autocast(), _rounded(result):
+                grads = (
+                    torch.autograd.grad(root, wanted, cotangent, retain_graph=True, allow_unused=True) if others else ()
+                )
+            for (name, _), grad in zip(others, grads, strict=True):
+                found[f"grad of {name} from {path}"] = None if grad is None else Captured.of(grad)
+    except Exception as error:  # noqa: BLE001 - as of the backward itself
+        result.exception, result.stage = error, "backward"
+    return found
 
 
 def cotangents_for(outputs: list[torch.Tensor], backward: Any, seed: int) -> list[torch.Tensor]:
