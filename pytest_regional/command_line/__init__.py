@@ -49,6 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     reports.add_compare(commands)
     reports.add_merge(commands)
     new_backend.add_command(commands)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    for argument in arguments:
+        if "\0" in argument:
+            parser.error(f"{argument!r} holds a zero byte, which no path and no name can")
     asked = parser.parse_args(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Names of tests, and texts of failures, hold what a terminal's encoding may lack.

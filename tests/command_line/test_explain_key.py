@@ -444,3 +444,22 @@ def test_wrong_arguments_of_a_pipeline_are_an_error(explain_key, arguments, mess
     assert (status, output) == (2, "")
     assert message in errors
     assert "Traceback" not in errors
+
+
+def test_a_zero_byte_is_a_usage_error_of_every_command(capsys):
+    for arguments in (
+        ["explain-key", "a\0b.json"],
+        ["explain-key", "a.py:f", "--save=a\0b.json"],
+        ["explain", "a\0b.py:f"],
+        ["compare", "a.json", "a\0b.json"],
+        ["merge", "a\0b.json", "--output=c.json"],
+        ["replay", "a\0b.json"],
+        ["report", "a\0b.json"],
+        ["new-backend", "a\0b"],
+        ["fuzz", "--findings=a\0b"],
+        ["bisect-version", "a\0b.json", "--torch=2.11.0"],
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code == 2, arguments
+        assert "a\\x00b" in capsys.readouterr().err.splitlines()[-1], arguments
