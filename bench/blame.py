@@ -4,6 +4,8 @@
 Each is searched in a process of its own, so that one that dies is one line of the table. With ``--bisector`` PyTorch's
 own bisector (``torch._inductor.compiler_bisector``) searches in place of ours: for a case that the backend ``inductor``
 fails.
+
+``planted`` takes the faults of ``bench.blame_planted``, of which the wrong step is known, one after the other.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any
 
 import torch
 
+from bench.blame_planted import FAULTS, Fault
 from pytest_regional._torch import torch_version
 from pytest_regional.harness.blame.reproducing import failure_of
 from suites.history.known_bugs import KnownBug, all_bugs
@@ -142,6 +145,44 @@ def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     )
 
 
+def planted(fault: Fault, seconds: float) -> dict[str, Any]:
+    """Search for the culprit of one planted fault, in this process, and judge it."""
+    from pytest_regional.testing import regional
+
+    began = time.monotonic()
+    backend = fault.backend() if fault.backend else "inductor"
+    with fault.plant(), regional(backend, "cpu", expects_regions=False) as harness:
+        inputs = [harness.randn(*fault.shape, requires_grad=fault.grad) for _ in range(fault.inputs)]
+        culprit = harness.blame(fault.program, *inputs, seconds=seconds).as_data()
+    print(culprit["sentence"], file=sys.stderr)
+    return {"bug": fault.name, **judged(fault, culprit), "wall": round(time.monotonic() - began, 1), **culprit}
+
+
+def judged(fault: Fault, culprit: dict[str, Any]) -> dict[str, bool]:
+    """Return whether layer and step are right; of several that are named, one of them has to be."""
+    named = [culprit, *culprit["also"]]
+    layer = any(one["layer"] in fault.layers for one in named)
+    step = any(fault.step in said for one in named for said in (*one["steps"], one["setting"]))
+    return {
+        "layer_right": layer,
+        "step_right": layer and step,
+        "wrongly_confirmed": culprit["confidence"] == "confirmed" and not (layer and step),
+    }
+
+
+def table_of_planted(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield the table, in Markdown, and what it comes to."""
+    yield "| fault | culprit | right | experiments | seconds |"
+    yield "|---|---|---|---|---|"
+    for row in rows:
+        right = "yes" if row["step_right"] else "the layer" if row["layer_right"] else "**no**"
+        yield f"| `{row['bug']}` | {row['sentence']} | {right} | {len(row['experiments'])} | {row['wall']} |"
+    yield ""
+    sums = {key: sum(row[key] for row in rows) for key in ("layer_right", "step_right", "wrongly_confirmed")}
+    said = f"layer right: {sums['layer_right']} of {len(rows)}; step right: {sums['step_right']}"
+    yield f"{said}; wrongly confirmed: {sums['wrongly_confirmed']}; torch {torch.__version__}"
+
+
 def compiles(row: dict[str, Any]) -> int:
     """Return how many experiments of a search generated code, the one included in which the failure came first."""
     return 1 + sum(one["compiled"] for one in row["experiments"])
@@ -150,7 +191,7 @@ def compiles(row: dict[str, Any]) -> int:
 def main() -> None:
     """Search, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("history",))
+    parser.add_argument("what", choices=("history", "planted"))
     parser.add_argument("--backend", default="inductor")
     parser.add_argument("--only", nargs="*", help="names of bugs")
     parser.add_argument("--one", help="one bug, in this process; prints JSON")
@@ -158,6 +199,10 @@ def main() -> None:
     parser.add_argument("--bisector", action="store_true", help="search with PyTorch's bisector")
     parser.add_argument("--json", type=Path, help="where the rows are written")
     options = parser.parse_args()
+    if options.what == "planted":
+        faults = [fault for fault in FAULTS if not options.only or fault.name in options.only]
+        print("\n".join(table_of_planted([planted(fault, options.seconds) for fault in faults])))
+        return
     bugs = history(options.backend)
     if options.one:
         (bug,) = (bug for bug in bugs if bug.name == options.one)

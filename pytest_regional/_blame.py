@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 SECTION = "regional: what is to blame"
 
-#: Seconds for a search: no more experiment begins after the first number, and the last ends by the second.
-_SEARCH, _AT_MOST = 60.0, 180.0
+#: A search that hangs ends after so many seconds of the clock for each second of CPU time that it may take, at least.
+_HANGS, _AT_LEAST = 3.0, 180.0
 
 _ENDINGS = (pytest.fail.Exception, pytest.skip.Exception, pytest.xfail.Exception)
 """What ``pytest.fail`` and the like raise: no ``Exception``, which is all that a search for a culprit looks at."""
@@ -33,8 +33,9 @@ _ENDINGS = (pytest.fail.Exception, pytest.skip.Exception, pytest.xfail.Exception
 def blamed(item: pytest.Item, regional: Regional, check_end: Callable[[], None]) -> Iterator[None]:
     """Run a test and the checks at its end; where it fails, add what is to blame to ``regional.culprits``.
 
-    A failed comparison has looked already; a property test or a fuzz test looks by itself. A test of unittest keeps
-    state in its object, and a known failure is known. Neither is called again.
+    A failed comparison has looked already, but where it does not fail alone it needs an earlier part of the test. A
+    property test or a fuzz test looks by itself. A test of unittest keeps state in its object, and a known failure is
+    known. Neither is called again.
     """
     __tracebackhide__ = True
     known = len(regional.culprits)
@@ -47,11 +48,12 @@ def blamed(item: pytest.Item, regional: Regional, check_end: Callable[[], None])
         at_end = check_end
         check_end()
     except (Exception, pytest.fail.Exception) as error:
-        searched = isinstance(error, RegionalTimeoutError) or len(regional.culprits) > known
+        found = [one for one in regional.culprits[known:] if one.layer != "nothing"]
+        searched = isinstance(error, RegionalTimeoutError) or bool(found)
         if isinstance(item, pytest.Function) and not searched and _is_called_again(item):
             # Fixtures are torn down with what the test left, and not the last experiment.
             put_back_for_fixtures = _as_they_are(values)
-            regional.culprits.extend(_culprit(item, regional, put_back, at_end))
+            regional.culprits[known:] = _culprit(item, regional, put_back, at_end) or regional.culprits[known:]
             put_back_for_fixtures()
         raise
 
@@ -104,8 +106,12 @@ def _identities(container: Any) -> list[int]:
 def _culprit(
     item: pytest.Function, regional: Regional, put_back: Callable[[], None], at_end: Callable[[], None]
 ) -> list[Culprit]:
-    """Return what is to blame; nothing where the program is at fault and no compiler, or an experiment does not end."""
+    """Return what is to blame; nothing where the program is at fault and no compiler.
+
+    Whatever else the search raises is its answer: it must not hide the failure.
+    """
     from pytest_regional._region import AnnotationError
+    from pytest_regional.harness.blame.culprit import Culprit
     from pytest_regional.harness.blame.reproducing import culprit_of
     from pytest_regional.harness.parity.report import BadProgramError
 
@@ -121,10 +127,13 @@ def _culprit(
 
     depth, regional.blame_depth = regional.blame_depth, "off"
     try:
-        with limits_of(item).suspended(), time_limit(_AT_MOST, phase="the search for what is to blame"):
-            return [culprit_of(regional, call_again, seconds=_SEARCH)]
-    except (BadProgramError, AnnotationError, RegionalTimeoutError):
+        at_most = max(_AT_LEAST, _HANGS * regional.blame_seconds)
+        with limits_of(item).suspended(), time_limit(at_most, phase="the search for what is to blame"):
+            return [culprit_of(regional, call_again)]
+    except (BadProgramError, AnnotationError):
         return []
+    except (Exception, RegionalTimeoutError) as error:  # noqa: BLE001
+        return [Culprit.of_failed_search(error)]
     finally:
         regional.blame_depth = depth
 

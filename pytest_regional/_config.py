@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pytest
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import argparse
 
     from pytest_regional.fuzz.budget import Budget
-    from pytest_regional.harness.blame.culprit import BlameDepth
     from pytest_regional.report.outputs import Outputs
 
 DEFAULT_BACKEND = "reference"
@@ -58,8 +57,8 @@ class Settings:
         reports: what results are written to.
         audit: also run tests for unsupported capabilities.
         update: whether goldens are written.
-        blame: how far a failure is followed up: ``"off"``, ``"region"`` or ``"deep"``; where it is ``None``, a failed
-            comparison with eager to the region, and findings of fuzz tests to the step.
+        blame: how far a failure is followed up: ``"off"``, ``"region"`` or ``"deep:300"``; where it is ``None``, a
+            failed comparison with eager to the region, and findings of fuzz tests to the step.
         verify: seconds for each kernel that is to be verified for all sizes; ``None`` where none is.
         process_servers: how many servers the processes of ``in_new_process`` are forked from; 0: each is an
             interpreter.
@@ -82,7 +81,7 @@ class Settings:
     reports: Outputs
     audit: bool
     update: bool
-    blame: BlameDepth | None
+    blame: str | None
     verify: float | None
     process_servers: int
 
@@ -273,10 +272,10 @@ def _reports(value: str | None, config: pytest.Config) -> Outputs:
 
 
 def _blame(value: str | None, config: pytest.Config) -> str | None:
-    from pytest_regional.harness.blame.culprit import BlameDepth
+    from pytest_regional.harness.blame.culprit import FollowUp
 
-    if value and value not in get_args(BlameDepth):
-        raise OptionError(f"expected one of {', '.join(get_args(BlameDepth))}")
+    if value:
+        FollowUp.of(value)
     return value or None
 
 
@@ -422,7 +421,8 @@ OPTIONS = (
         "regional_blame",
         "How far a failure is followed up: 'off', 'region' (default: of a failed comparison with eager, to the "
         "region), or 'deep' (of any failed test, to the layer, pass, rewrite, lowering, fusion or stage of "
-        "the backend, which takes up to a minute for each failure; the default for findings of fuzz tests).",
+        "the backend; the default for findings of fuzz tests). A search takes up to 60 seconds of CPU time; 'deep:300' "
+        "allows 300.",
         _blame,
         metavar="DEPTH",
         echo=True,

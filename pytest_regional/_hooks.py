@@ -259,7 +259,7 @@ class RunHooks:
             with limits_of(item).suspended():
                 _check_verified(regional)
 
-        follow_up = self._session.settings.blame == "deep"
+        follow_up = regional.blame_depth == "deep"
         with (
             _located_skips(),
             skipping_unsupported(regional, _skip),

@@ -30,7 +30,7 @@ from pytest_regional.harness.vacuity import check_backend_leaks
 
 if TYPE_CHECKING:
     from pytest_regional.backends.spec import BackendSpec
-    from pytest_regional.harness.blame.culprit import BlameDepth, Culprit
+    from pytest_regional.harness.blame.culprit import Culprit
     from pytest_regional.harness.blame.divergence import Divergence
     from pytest_regional.harness.devices.on_device import KernelReport
     from pytest_regional.harness.graph_passes.result import PassRun
@@ -85,7 +85,7 @@ def regional(
     seed: int = DEFAULT_SEED,
     cache_dir: str | Path | None = None,
     shared_cache: bool = False,
-    blame_depth: BlameDepth = "region",
+    blame_depth: str = "region",
     verify: float | None = None,
 ) -> Iterator[Regional]:
     """Give what the ``regional_compile`` marker and the ``regional`` fixture give; the keywords are the marker's.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+import types
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -63,7 +64,8 @@ class Application:
         kind: one of :data:`KINDS`.
         what: the name of the pass, the operator, the pattern and its node, or the two nodes that are fused.
         occurrence: how many of the same kind and name came before; always 0 for a fusion, which is asked about again.
-        where: the line of the program, ``"model.py:41"``, that the node came from; empty where none is known.
+        where: the line of the program, ``"model.py:41"``, that the node came from, or the patterns that a pass
+            matched; empty where none is known.
         required: whether a compile fails without it: what these passes and decompositions replace has no lowering.
         acted: whether it did something, as far as is known: most passes leave most graphs as they are.
     """
@@ -77,14 +79,14 @@ class Application:
 
     @property
     def family(self) -> tuple[str, str]:
-        """What is left out with it where all of its name are: its kind, and its name without numbers and node.
+        """What is left out with it where all of its name are: its kind, and its name without node.
 
-        A pass that runs in several stages is one family.
+        A pass that runs in several stages is one family, and so are passes and patterns that are numbered.
         """
-        if self.kind == "fusion":
-            return self.kind, self.what
-        kind = "pass" if self.kind.endswith("_pass") else self.kind
-        return kind, re.sub(r"\d+", "N", self.what.partition(" at ")[0])
+        name = self.what.partition(" at ")[0]
+        if self.kind.endswith("_pass") or self.kind == "rewrite":
+            return "pass" if self.kind.endswith("_pass") else self.kind, re.sub(r"\d+", "N", name)
+        return self.kind, name
 
 
 @dataclass
@@ -145,6 +147,8 @@ class _Vetoes:
         self._make_fallback = make_fallback
         self._counts: Counter[tuple[str, str]] = Counter()
         self._fusions: set[str] = set()
+        #: What the pass that is about to run calls, and the name of PyTorch's that it runs under.
+        self._passed: tuple[str, str] = ("", "")
 
     @property
     def wrappers(self) -> Mapping[str, Wrapper]:
@@ -179,6 +183,8 @@ class _Vetoes:
         if kind is None or debug_info is None:
             return False
         about, what, where = _described(debug_info)
+        name, function = self._passed
+        what = function if function and what == name else what
         if kind == "decomposition":
             required = about is not None and not has_lowering(about)
         else:
@@ -191,13 +197,20 @@ class _Vetoes:
     def _pass(self, original: Callable[..., Any], observer: Any, run: Callable[[Any], Any]) -> Any:
         """Note a pass that left the graph as it was; one that raises did not."""
         steps, place = self._applied.applications, len(self._applied.applications)
-        before = _text_of(observer.gm)
-        result = original(observer, run)
-        # The pass itself is asked about first, if at all; what is asked about behind it are steps of it.
-        asked = place < len(steps) and steps[place].kind.endswith("_pass")
-        if asked and steps[place].what == observer.passname and _text_of(observer.gm) == before:
-            steps[place] = replace(steps[place], acted=False)
-        return result
+        before, function = _text_of(observer.gm), _function_of(observer.passname, run)
+        where = ", ".join(_matched_by(run, observer.gm))
+        outer, self._passed = self._passed, (observer.passname, function)
+        done = False
+        try:
+            result = original(observer, run)
+            done = True
+            return result
+        finally:
+            self._passed = outer
+            # The pass itself is asked about first, if at all; what is asked about behind it are steps of it.
+            if place < len(steps) and steps[place].kind.endswith("_pass") and steps[place].what == function:
+                acted = not done or _text_of(observer.gm) != before
+                steps[place] = replace(steps[place], acted=acted, where=where)
 
     def _rewrite(self, original: Callable[..., None], entry: Any, match: Any, graph: Any, node: Any) -> None:
         if not self._is_vetoed("rewrite", f"{_pattern_name(entry)} at {node.name}", line_of(node)):
@@ -244,9 +257,33 @@ def _fused(node: Any) -> str:
 
 
 def _pattern_name(entry: Any) -> str:
-    """Return the name of a pattern: its handler's, or the one that its maker gave it (``pattern_name``)."""
-    handler = getattr(entry, "handler", None)
-    return getattr(handler, "__name__", None) or getattr(entry, "pattern_name", None) or type(entry).__name__
+    """Return the name of a pattern: its handler's, the one of its maker (``pattern_name``), or what it searches for."""
+    named = getattr(getattr(entry, "handler", None), "__name__", None) or getattr(entry, "pattern_name", None)
+    check = getattr(entry, "extra_check", None)
+    # The check of a replacement is a closure of the function that was traced to be searched for.
+    searched = None
+    if isinstance(check, types.FunctionType):
+        held = dict(zip(check.__code__.co_freevars, check.__closure__ or (), strict=True))
+        searched = held["search_fn"].cell_contents if "search_fn" in held else None
+    return named or getattr(searched, "__name__", None) or type(entry).__name__
+
+
+def _function_of(passname: str, run: Any) -> str:
+    """Return the name of a pass; of one that runs where users' passes do, the name of its function.
+
+    PyTorch runs some of its own there (torch 2.11 to 2.15).
+    """
+    function = run.func if isinstance(run, functools.partial) else run
+    return getattr(function, "__name__", type(function).__name__) if "_custom_" in passname else passname
+
+
+def _matched_by(run: Any, gm: torch.fx.GraphModule) -> list[str]:
+    """Return the names of the patterns that match a node of the graph, where a pass applies patterns."""
+    entries = getattr(getattr(run, "__self__", None), "patterns", None)
+    if not isinstance(entries, dict):
+        return []
+    tried = ((entry, node) for node in gm.graph.nodes for entry in entries.get((node.op, node.target), ()))
+    return list(dict.fromkeys(_pattern_name(entry) for entry, node in tried if entry.pattern.match(node)))
 
 
 SettingLayer = Literal["lowering", "fusion", "codegen", "memory", "scheduling", "layout", "cache"]

@@ -23,8 +23,10 @@ from pytest_regional.bug_report.graph_reduction import Reduced, reduced
 from pytest_regional.bug_report.graph_source import UnwritableGraphError, source_of_graph, sources_of_inputs
 from pytest_regional.fuzz.oracles.oracle import kinds_of
 from pytest_regional.harness.blame.divergence import NoGraphError, captured_graphs
+from pytest_regional.harness.blame.experiments import Change
 from pytest_regional.harness.parity.check import ParityCheck
 from pytest_regional.harness.parity.report import BadProgramError, ParityError
+from pytest_regional.harness.raised import class_of
 from pytest_regional.harness.regional import Regional
 
 #: How long a graph is made smaller.
@@ -80,6 +82,8 @@ def _written(check: ParityCheck, error: ParityError) -> dict[str, Any]:
     if small is not None and found is not None:
         error = found
         small = reduced(small.module, small.inputs, lambda *given: failure(*given) is not None, seconds=_SECONDS)
+    elif _is_wrong_captured(check, kinds):
+        raise NoGraphError("Dynamo's graph of it is wrong already when it runs eagerly, so no graph shows the defect")
     elif len(graphs) == 1:
         small = graphs[0]
     else:
@@ -93,9 +97,20 @@ def _written(check: ParityCheck, error: ParityError) -> dict[str, Any]:
         "seen": str(first) if first else str(error).partition("\n")[0],
         "operators": sorted({_operator(node) for node in small.module.graph.nodes if node.op.startswith("call")}),
         "backend": check.regional._spec.origin or check.regional.backend,
-        "raises": type(error.__cause__).__name__ if error.__cause__ and kinds == {"exception"} else "",
+        "raises": class_of(error.__cause__) if error.__cause__ and kinds == {"exception"} else "",
         "dynamic": check.regional._options.dynamic,
     }
+
+
+def _is_wrong_captured(check: ParityCheck, kinds: set[str]) -> bool:
+    """Return whether the program fails alike where what Dynamo captured runs eagerly."""
+    check.regional.restart()
+    with check.regional._changed(Change("Dynamo's graph run eagerly", backend=lambda gm, inputs, **options: gm)):
+        try:
+            replace(check, depth="off").run()
+        except ParityError as found:
+            return bool(kinds & _kinds(found))
+    return False
 
 
 def _captured(check: ParityCheck) -> list[tuple[torch.fx.GraphModule, list[Any]]]:

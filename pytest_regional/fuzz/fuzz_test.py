@@ -361,7 +361,7 @@ def fuzz_test(item: pytest.Item, session: RegionalSession, regional: Regional, s
         settings.audit,
         settings.fuzz_settings,
         settings.fuzz_guidance,
-        settings.blame in (None, "deep"),
+        settings.blame is None or settings.blame.startswith("deep"),
         shards(item.config),
     )
     item.stash[FUZZ] = test

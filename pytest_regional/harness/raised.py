@@ -33,6 +33,16 @@ def root_of(error: BaseException) -> BaseException:
         error = inner
 
 
+def class_of(error: BaseException) -> str:
+    """Return the class of the first cause; where its message begins with the class that it wraps, that as well.
+
+    A ``LoweringException`` says so which error it wraps, and then names of files, lines and buffers.
+    """
+    root = root_of(error)
+    wrapped = re.match(r"\w+(Error|Exception)\b(?=:)", str(root))
+    return f"{type(root).__name__}: {wrapped[0]}" if wrapped else type(root).__name__
+
+
 def message_of(error: BaseException, limit: int = 600) -> str:
     """Return what ``error`` says, without the stacks that are added to it: they name places of this machine only."""
     text = str(error)

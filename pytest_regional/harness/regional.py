@@ -22,6 +22,7 @@ from pytest_regional._waiting import waiting_for
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness import isolation
+from pytest_regional.harness.blame.culprit import FollowUp
 from pytest_regional.harness.compile_times.methods import MeasuresCompiles
 from pytest_regional.harness.compiling import (
     CompilesWithBackend,
@@ -47,7 +48,7 @@ from pytest_regional.harness.vacuity import check_fallbacks, check_not_vacuous, 
 
 if TYPE_CHECKING:
     from pytest_regional.backends.capabilities import Support
-    from pytest_regional.harness.blame.culprit import BlameDepth, Culprit
+    from pytest_regional.harness.blame.culprit import Culprit
     from pytest_regional.harness.blame.divergence import Divergence
     from pytest_regional.harness.goldens.checking import GoldensOfTest
     from pytest_regional.harness.graph_passes.result import PassRun
@@ -72,6 +73,7 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
             disclaims ``results_kept``.
         leaks: after the end, what was left changed, and was restored.
         blame_depth: how far a failed comparison is followed up: ``"off"``, ``"region"`` or ``"deep"``.
+        blame_seconds: the CPU time that a search for a culprit may take.
         culprits: what was found to be to blame for failures, under ``"deep"``.
         goldens: where the goldens of this test are; ``None`` outside of pytest.
         new_processes: starts those of :meth:`in_new_process`.
@@ -84,7 +86,7 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         folder: Path,
         seed: int,
         options: CompileOptions,
-        blame_depth: BlameDepth = "region",
+        blame_depth: str = "region",
         verify_seconds: float | None = None,
     ) -> None:
         self._spec = spec
@@ -93,7 +95,8 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         self.folder = folder
         self.seed = seed
         self._options = options
-        self.blame_depth: BlameDepth = blame_depth
+        follow_up = FollowUp.of(blame_depth)
+        self.blame_depth, self.blame_seconds = follow_up.depth, follow_up.seconds
         self.verify_seconds = verify_seconds
         self.verification: Verification | None = None
         self.culprits: list[Culprit] = []
@@ -327,6 +330,11 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         self._parity_reports.append(report)
         return report
 
+    def _region_names(self, graphs: Sequence[GraphRecord]) -> tuple[str, ...]:
+        """Return the names of the regions of graphs; where a backend raised before it made any, of Dynamo's."""
+        made = dict.fromkeys(region.name for graph in graphs for region in graph.regions)
+        return tuple(made or self._observer.annotated_regions)
+
     def blame(
         self,
         fn: Any,
@@ -337,7 +345,7 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         rtol: float | None = None,
         atol: float | None = None,
         kwargs: Mapping[str, Any] | None = None,
-        seconds: float = 60.0,
+        seconds: float | None = None,
         **unknown: Any,
     ) -> Culprit:
         """Search for what a failure comes from: layer, region, and step of the compile; see ``docs/blame.md``.
@@ -355,7 +363,8 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
             rtol: as :meth:`assert_parity`.
             atol: as :meth:`assert_parity`.
             kwargs: the program's keyword arguments, by name.
-            seconds: how long the search may take; the last experiment may take longer.
+            seconds: of CPU time that the search may take, by default what ``--regional-blame`` says (60); the last
+                experiment may take longer.
             unknown: refused; the message says how to pass keyword arguments of the program.
 
         Returns:
@@ -599,7 +608,7 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
             "folder": self.folder,
             # What this test set since it began is for its children, too.
             "shared_cache": True,
-            "blame_depth": self.blame_depth,
+            "blame_depth": str(FollowUp(self.blame_depth, self.blame_seconds)),
         }
 
     # Ending
@@ -659,7 +668,7 @@ def harness(
     options: CompileOptions | None = None,
     isolate: bool = True,
     shared_cache: bool = False,
-    blame_depth: BlameDepth = "region",
+    blame_depth: str = "region",
     verify_seconds: float | None = None,
 ) -> Iterator[Regional]:
     """Isolate and observe what runs inside; yields the :class:`Regional` to do it with.
@@ -672,7 +681,8 @@ def harness(
         options: how programs are compiled by default.
         isolate: ``False`` only observes; the caller is then responsible for caches, configuration and seeds.
         shared_cache: whether isolation allows a cache server that the environment names.
-        blame_depth: how far a failed comparison with eager is followed up: ``"off"``, ``"region"`` or ``"deep"``.
+        blame_depth: how far a failed comparison with eager is followed up: ``"off"``, ``"region"``, ``"deep"``, or
+            ``"deep:300"`` for searches of 300 seconds of CPU time.
         verify_seconds: the time for each kernel of an emulated GPU, or of the CPU, to be verified; ``None``: none is.
     """
     resolved = registry.resolve(spec) if isinstance(spec, str) else spec

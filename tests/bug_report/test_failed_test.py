@@ -9,6 +9,7 @@ import pytest
 
 from pytest_regional.bug_report import failed_test
 from pytest_regional.bug_report.failed_test import subject_of_test
+from pytest_regional.bug_report.running import ScriptRunner
 from pytest_regional.bug_report.subjects import SubjectError
 
 TEST = """\
@@ -80,6 +81,54 @@ def test_of_several_graphs_the_one_that_fails_is_reduced(folder):
     assert not {"cos()", "exp()", "+ "} & set(script.split("def inputs")[0].split())
     with pytest.raises(AssertionError, match="not close"):
         exec(script, {"__name__": "__main__"})
+
+
+CRASH = """\
+import pytest
+import torch
+
+pytestmark = pytest.mark.regional_compile(expects_regions=False)
+
+def program(x, index, values):
+    return x.scatter(0, index, values)
+
+def test_crash(regional):
+    regional.assert_parity(program, regional.randn(4), torch.empty(0), regional.randn(4))
+
+class Wrong(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        return x**3
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 100
+
+def wrong(x):
+    return torch.func.grad(lambda t: Wrong.apply(t).sum())(x)
+
+def test_capture(regional):
+    regional.assert_parity(wrong, regional.randn(6))
+"""
+
+
+def test_a_crash_is_the_same_if_class_and_cause_are(folder, tmp_path):
+    """Its message names file, line and buffers of the test."""
+    (tmp_path / "test_own.py").write_text(CRASH)
+    subject = subject_of_test("test_own.py::test_crash", "--regional-backend=inductor -p no:cacheprovider")
+    assert subject.raises == "LoweringException: AssertionError"
+    runs = ScriptRunner(tmp_path / "runs").run_until_one_shows(subject.scripts["inductor"], subject.raises)
+    assert subject.raises in runs[-1].said
+
+
+def test_a_graph_that_is_wrong_already(folder, tmp_path):
+    (tmp_path / "test_own.py").write_text(CRASH)
+    with pytest.raises(SubjectError, match="Dynamo's graph of it is wrong already when it runs eagerly"):
+        subject_of_test("test_own.py::test_capture", "--regional-backend=aot_eager -p no:cacheprovider")
 
 
 def test_several_graphs_of_which_none_fails_alone(folder):

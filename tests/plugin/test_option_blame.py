@@ -39,10 +39,42 @@ def test_less(downstream, pytester, depth, said):
     assert "culprits" not in test
 
 
+COUNTING = """
+    COMPILED = []
+
+    def backend(gm, inputs):
+        COMPILED.append(gm)
+        factor = 3 if len(COMPILED) == 2 else 1
+        return lambda *given: [factor * one for one in gm(*given)]
+"""
+EARLIER = """
+    import torch
+    from counting import COMPILED
+
+    @pytest.mark.regional_compile(expects_regions=False)
+    def test_two(regional):
+        regional.assert_parity(torch.cos, regional.randn(4))
+        regional.assert_parity(torch.sin, regional.randn(4))
+"""
+
+
+def test_a_failure_that_needs_an_earlier_part_of_the_test(downstream, pytester):
+    """The comparison alone does not fail again: the whole test is repeated."""
+    pytester.makepyfile(counting=COUNTING)
+    options = ("--regional-backend=counting:backend", "--regional-blame=deep", "--regional-report=run.json")
+    result = downstream(EARLIER, *options)
+    (test,) = json.loads((pytester.path / "run.json").read_text())["tests"]
+    (culprit,) = test["culprits"]
+    assert culprit["layer"] == "backend"
+    result.stdout.fnmatch_lines(
+        ["*blame: nothing can be blamed: *does not come again*", SECTION[0], "the backend: right*"]
+    )
+
+
 def test_what_is_no_depth(downstream):
     result = downstream(WRONG, "--regional-blame=deeper")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--regional-blame=deeper: expected one of off, region, deep*"])
+    result.stderr.fnmatch_lines(["*--regional-blame=deeper: expected one of off, region, deep, or deep:S*"])
 
 
 FACTS = """

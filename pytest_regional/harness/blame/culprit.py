@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+
+from pytest_regional._text import first_line
 
 if TYPE_CHECKING:
     from pytest_regional._torch.vetoes import Application
@@ -12,6 +14,38 @@ if TYPE_CHECKING:
 
 BlameDepth = Literal["off", "region", "deep"]
 """How far a failure is followed up: not, to a region (a failed comparison with eager), or to a step of the compile."""
+
+
+@dataclass(frozen=True)
+class FollowUp:
+    """How far a failure is followed up, as ``--regional-blame`` says it: ``"region"``, ``"deep"``, ``"deep:300"``.
+
+    Attributes:
+        depth: how far.
+        seconds: of CPU time that one search may take, this process and the compilers that it started.
+    """
+
+    depth: BlameDepth = "region"
+    seconds: float = 60.0
+
+    @classmethod
+    def of(cls, text: str) -> FollowUp:
+        """Return what a text says.
+
+        Raises:
+            ValueError: it says no depth; the message names those that there are.
+        """
+        depth, _, seconds = text.partition(":")
+        numeral = seconds.isdecimal() and int(seconds) > 0 if ":" in text else True
+        if depth not in get_args(BlameDepth) or not numeral or (seconds and depth != "deep"):
+            known = ", ".join(get_args(BlameDepth))
+            raise ValueError(f"expected one of {known}, or deep:S with the CPU seconds S that a search may take")
+        return cls(cast(BlameDepth, depth), float(seconds or cls.seconds))
+
+    def __str__(self) -> str:
+        """Return the text that says it."""
+        return f"{self.depth}:{self.seconds:g}" if self.depth == "deep" else self.depth
+
 
 Layer = Literal[
     "nothing",
@@ -42,7 +76,7 @@ Layer = Literal[
 ]
 
 Confidence = Literal["confirmed", "necessary", "unknown"]
-"""``confirmed``: leaving it out alone fixes the failure, and leaving out the others of its kind does not.
+"""``confirmed``: leaving it out alone fixes the failure, and nothing else that was tried does while it still acts.
 ``necessary``: it fixes together with others, or others fix as well. ``unknown``: nothing that was tried does."""
 
 #: What kinds of steps are called in a sentence.
@@ -76,7 +110,7 @@ class Culprit:
         regions: the regions whose compiled code is wrong; empty where the program has none, or it was not looked for.
         setting: under what the failure is gone, for layers that are settings or options: "no vectorized code".
         confidence: see :data:`Confidence`.
-        also: other steps of that kind without any of which it is gone as well.
+        also: other steps or settings, with any one of which left out it is gone as well.
         others: culprits of other values that are wrong, with which this one has nothing to do.
         lowerings: for layers behind lowering, operators whose fallback fixes it as well: where to look.
         first_wrong: the first value of the program that differs from eager, in a sentence; of a failed comparison.
@@ -86,6 +120,7 @@ class Culprit:
         difference: for a layer of the backend, the first thing that another backend, which is right, does otherwise;
             for a cache, in what the calls of the backend differ that had one answer.
         without_inductor: whether regions fail also where their graphs are interpreted, so that it is not Inductor.
+        failed: what the search itself raised; it must not hide the failure that was searched.
     """
 
     layer: Layer
@@ -93,7 +128,7 @@ class Culprit:
     regions: tuple[str, ...] = ()
     setting: str = ""
     confidence: Confidence = "unknown"
-    also: tuple[Application, ...] = ()
+    also: tuple[Culprit, ...] = ()
     others: tuple[Culprit, ...] = ()
     lowerings: tuple[str, ...] = ()
     first_wrong: str = ""
@@ -102,6 +137,12 @@ class Culprit:
     not_tried: tuple[str, ...] = ()
     difference: str = ""
     without_inductor: bool = False
+    failed: str = ""
+
+    @classmethod
+    def of_failed_search(cls, error: BaseException) -> Culprit:
+        """Return the record of a search that raised."""
+        return cls("unknown", failed=first_line(error))
 
     @property
     def sentence(self) -> str:
@@ -114,6 +155,8 @@ class Culprit:
 
     @property
     def _said(self) -> str:
+        if self.failed:
+            return f"the search for it failed: {self.failed}"
         if self.layer in _SENTENCES:
             doubt = self.layer == "eager" and self.confidence == "unknown"
             return _SENTENCES[self.layer] + ", as it has to if the check is about the compile" * doubt
@@ -129,6 +172,9 @@ class Culprit:
             interpreted = ", wrong where interpreted, so that it is not Inductor" * self.without_inductor
             no_step = "; no single step fixes it" * (not self.ended_early and not self.without_inductor)
             return f"{_named(self.regions)}: right where left eager{interpreted} ({self.confidence}){no_step}"
+        if self.also:
+            named = ", ".join(one._named_steps for one in (self, *self.also))
+            return f"one of {named}: right where any one of them is left out ({self.confidence})"
         if self.setting:
             near = f"; so is the fallback of {', '.join(self.lowerings)}" if self.lowerings else ""
             return f"{_LAYERS.get(self.layer, self.layer)}: right with {self.setting} ({self.confidence}){near}"
@@ -138,13 +184,15 @@ class Culprit:
             return f"the backend: right where AOTAutograd's graphs run eagerly ({self.confidence}); {self._no_step}"
         if self.layer == "unknown":
             return f"unknown: {self._no_step}"
-        if len(self.steps) > 3:
-            steps = f"{_step(self.steps[0])} and {len(self.steps) - 1} more"
-        else:
-            steps = " and ".join(dict.fromkeys(map(_step, self.steps)))
         without = "that is left out" if len(self.steps) == 1 else "these are left out together"
-        also = "".join(f", or without {_step(step)}" for step in self.also)
-        return f"{steps}: right where {without}{also} ({self.confidence})"
+        return f"{self._named_steps}: right where {without} ({self.confidence})"
+
+    @property
+    def _named_steps(self) -> str:
+        if self.setting:
+            return f"{_LAYERS.get(self.layer, self.layer)} ({self.setting})"
+        names = list(dict.fromkeys(map(_step, self.steps)))
+        return " and ".join([*names[:3], f"{len(names) - 3} more"] if len(names) > 4 else names)
 
     @property
     def _no_step(self) -> str:
@@ -178,6 +226,14 @@ class Culprit:
             "difference": self.difference,
             "without_inductor": self.without_inductor,
             "confidence": self.confidence,
+            "also": [
+                {
+                    "layer": one.layer,
+                    "steps": [f"{step.kind} {step.what}" for step in one.steps],
+                    "setting": one.setting,
+                }
+                for one in self.also
+            ],
             "first_wrong": self.first_wrong,
             "ended_early": self.ended_early,
             "others": [other.as_data() for other in self.others],

@@ -12,7 +12,7 @@ The yardstick is eager, another backend, another version of the graph, or values
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -170,7 +170,7 @@ def _examples(gm: torch.fx.GraphModule, check: ParityCheck) -> dict[str, torch.T
 
 
 def _listed(gm: torch.fx.GraphModule) -> tuple[RecordedValue, ...]:
-    return tuple(RecordedValue(node.name, _operator(node)) for node in gm.graph.nodes if _is_shown(node))
+    return tuple(RecordedValue(node.name, _operator(node)) for node in _shown(gm))
 
 
 def captured_graph(check: ParityCheck) -> tuple[torch.fx.GraphModule, list[Any]]:
@@ -285,7 +285,7 @@ class _Values:
     ) -> None:
         self._check, self._gm, self._inputs, self._yardstick = check, gm, inputs, yardstick
         if examples is None:
-            examples = {node.name: node.meta["example_value"] for node in gm.graph.nodes if _is_shown(node)}
+            examples = {node.name: node.meta["example_value"] for node in _shown(gm)}
         self._examples = examples
         self._nodes = {node.name: node for node in gm.graph.nodes if node.name in examples}
 
@@ -446,8 +446,17 @@ def _with_recorded(eager: Execution, values: Mapping[str, torch.Tensor], places:
 _COMPUTED = ("call_function", "call_method", "call_module")
 
 
-def _is_shown(node: torch.fx.Node) -> bool:
-    return node.op in _COMPUTED and isinstance(node.meta.get("example_value"), torch.Tensor)
+def _shown(gm: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
+    """Yield the nodes whose values can be outputs: not those inside of ``grad``, ``jvp`` or ``vmap``.
+
+    These have a level of functorch around them, which ends before the program does.
+    """
+    levels = 0
+    for node in gm.graph.nodes:
+        name = _operator(node)
+        levels += name.endswith("_increment_nesting") - name.endswith("_decrement_nesting")
+        if not levels and node.op in _COMPUTED and isinstance(node.meta.get("example_value"), torch.Tensor):
+            yield node
 
 
 def _operator(node: torch.fx.Node) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -72,6 +73,9 @@ class Experiment:
         return is_exception(self.signature) and not any(part.startswith(ASSERTED) for part in self.signature)
 
 
+_USUAL_SECONDS = 60.0
+
+
 class OutOfTimeError(RegionalError):
     """The experiments took as long as they may, or there were as many as may be."""
 
@@ -83,15 +87,15 @@ class Experiments:
     Attributes:
         reproduce: compiles and calls the program under a change; returns what fails.
         usual: what fails without a change.
-        most: how many experiments may be made.
-        seconds: how long they may take together.
+        most: how many experiments may be made; more where there is more time.
+        seconds: of CPU time that they may take together: it is the same on a machine that does other work.
         made: those that were made, in order.
     """
 
     reproduce: Callable[[Change], Signature]
     usual: Signature
     most: int = 60
-    seconds: float = 60.0
+    seconds: float = _USUAL_SECONDS
     made: list[Experiment] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -102,7 +106,8 @@ class Experiments:
         """
         if not self.usual:
             raise ValueError("nothing fails, so nothing is to blame")
-        self._started = time.monotonic()
+        self._started = _cpu_seconds()
+        self.most = max(self.most, int(self.seconds)) if self.seconds > _USUAL_SECONDS else self.most
         self.aim_at(self.usual)
 
     def aim_at(self, failing: Signature) -> None:
@@ -130,7 +135,7 @@ class Experiments:
         Raises:
             OutOfTimeError: no more may be made.
         """
-        if self.left <= 0 or time.monotonic() - self._started > self.seconds:
+        if self.left <= 0 or _cpu_seconds() - self._started > self.seconds:
             raise OutOfTimeError
         began = time.monotonic()
         signature = self.reproduce(change)
@@ -164,6 +169,12 @@ class Experiments:
     def fails(self, change: Change) -> bool:
         """Say whether the same still fails under ``change``."""
         return self.outcome_of(change) == "the same"
+
+
+def _cpu_seconds() -> float:
+    """Return what this process has used, and those that it waited for."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
 
 
 def is_exception(signature: Signature) -> bool:

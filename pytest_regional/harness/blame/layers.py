@@ -2,10 +2,11 @@
 
 What Dynamo captured runs eagerly; then what AOTAutograd made of it does; then passes of the user's are left out, and
 what the backend can do otherwise is tried; then regions are left eager; then steps of Inductor's are left out, all of a
-kind and then few of them, and settings that take something out of code generation. Where two kinds fix a failure, the
-one nearer to it comes first: a rewrite is part of a pass, and without a lowering there is nothing to fuse. Where
-regions are wrong without Inductor, or the check is about the compile, another backend takes the place of the one under
-test.
+a kind and then few of them, and settings that take something out of code generation. The kind nearest to the failure
+comes first: a rewrite is part of a pass, and without a lowering there is nothing to fuse. The others are tried as well:
+what fixes the failure though the step that was found still does its work is named next to it, and nothing is confirmed.
+Where regions are wrong without Inductor, or the check is about the compile, another backend takes the place of the one
+under test.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ _GONE = 4
 
 #: Of more steps of one name none is singled out.
 _MANY = 12
+
+#: So many steps of a kind are named, each of which fixes a failure alone.
+_ALTERNATIVES = 3
 
 #: How many experiments may search for a step without which the program does not compile.
 _TO_NEEDED = 8
@@ -135,8 +139,10 @@ class Veto:
 
 @dataclass(frozen=True)
 class _Narrowed(Generic[T]):
+    """Few that fix a failure together; each of ``also`` are others that do."""
+
     items: tuple[T, ...]
-    also: tuple[T, ...] = ()
+    also: tuple[tuple[T, ...], ...] = ()
 
 
 class _Search:
@@ -147,6 +153,8 @@ class _Search:
         #: Whether another error of a compiler's counts as the same failure; not for wrong values, which it hides.
         self._crashes_count = experiments.raises
         self._alternatives_left = True
+        #: The steps of the last experiment in which all of a kind were left out.
+        self._seen: Sequence[Application] = ()
         self.known = Culprit("unknown")
 
     def run(self) -> Culprit:
@@ -164,22 +172,55 @@ class _Search:
             captured = self._captured()
         if captured or self.known.confidence == "confirmed":
             return captured or self.known
-        return (
-            self._passes()
-            or self._alternatives(early=True)
-            or self._stage()
-            or self._region()
-            or self._without_inductor()
-            or self._graph_changes()
-            or self._settings()
-            or self._kinds(_CODE)
-            or self._all_kinds()
-            or self._required_decompositions()
-            or self._other_partitioner()
-            or self._crashes_captured()
-            or self._alternatives()
-            or self._whole_regions()
-        )
+        return next(filter(None, (look(self) for look in _LOOKS)), self.known)
+
+    def _in_inductor(self) -> Culprit | None:
+        """Return what fixes the failure of the first row that has something, and what the rows behind it have."""
+        rows: Mapping[str, Callable[[], Culprit | None]] = {
+            "pass": self._graph_changes,
+            "setting": self._settings,
+            **{kind: functools.partial(self._kinds, {kind: layer}) for kind, layer in _CODE.items()},
+        }
+        for place, look in enumerate(rows.values()):
+            found = look()
+            if found:
+                return self._with_others(found, [*rows][place + 1 :])
+        return None
+
+    def _with_others(self, found: Culprit, rows: Sequence[str]) -> Culprit:
+        """Return what was found, with what else fixes the failure though the found step still does its work."""
+        if found.confidence == "unknown":
+            return found
+        self.known = replace(found, confidence="necessary")
+        if found.setting:
+            # The code of a kernel goes where its lowering or, as it is one kernel, its fusion goes.
+            rows = [row for row in rows if row == "fusion" and found.layer in ("memory", "scheduling", "layout")]
+        also = {row: others for row in rows if (others := self._fixing_as_well(found, row)) is not None}
+        others = tuple(other for row in also.values() for other in row)
+        if not others:
+            return found
+        if found.also and len(also) > 1 and all(also.values()):  # whatever is changed fixes it
+            return Culprit("unknown", regions=self._regions)
+        return replace(self.known, also=(*found.also, *others))
+
+    def _fixing_as_well(self, found: Culprit, row: str) -> tuple[Culprit, ...] | None:
+        """Return what of a row fixes the failure alone though the found steps still act; ``None`` for an empty row."""
+        if row == "setting":
+            return self._settings_that_fix(self._suspects.settings) if self._suspects.settings else None
+        if not any(step.kind == row and not step.required for step in self._suspects.applied):
+            return None
+        steps = self._left_out((row,))
+        acted = {step for step in self._seen if step.acted}
+        if not steps or not all(step in acted or not step.acted for step in found.steps):
+            return ()
+        narrowed = self._narrowed(_families(steps), self._without_families)
+        return self._of_families(_CODE[row], steps, (narrowed.items, *narrowed.also))
+
+    def _of_families(
+        self, layer: Layer, steps: Iterable[Application], sets: Sequence[Sequence[tuple[str, str]]]
+    ) -> tuple[Culprit, ...]:
+        chosen = [tuple(step for step in steps if step.family in families) for families in sets]
+        return tuple(Culprit(layer, one) for one in chosen)
 
     def _captured(self) -> Culprit | None:
         """Return a culprit where no code of the backend has to run for the failure."""
@@ -292,7 +333,7 @@ class _Search:
         outcome = self._experiments.outcome_of(none)
         if outcome == "the same" and self.known.layer != "eager":
             other = self._alternatives() or self._other_partitioner()
-            return other or self._compared(self._again(Culprit("backend"), none))
+            return other or self._compared(self._again(Culprit("backend"), none), none)
         if outcome != "fixed":
             return None
         outcomes = {name: self._experiments.outcome_of(_left_eager([name], names)) for name in names if len(names) > 1}
@@ -332,19 +373,25 @@ class _Search:
         alone = self.known.confidence == "confirmed"
         return self._compared(self._confirmed(found, left_eager, alone=alone))
 
-    def _compared(self, found: Culprit) -> Culprit:
-        """Return the stage of the backend at which one that is right does something else, where there is one."""
+    def _compared(self, found: Culprit, wrong: Change | None = None) -> Culprit:
+        """Return the stage of the backend at which one that is right does something else, where there is one.
+
+        Both are looked at under the change ``wrong``, with which the failure remains: with every region left eager,
+        what they do with regions says nothing.
+        """
+        wrong = wrong or Change()
         if found.layer not in ("region", "backend", "eager", "unknown"):
             return found
         for name, spec in self._suspects.peers.items():
-            instead = Change(f"backend {name!r} in its place", instead=spec)
+            said = f"backend {name!r} in its place{', ' * bool(wrong.sentence)}{wrong.sentence}"
+            instead = replace(wrong, sentence=said, instead=spec)
             if (self._experiments.known_outcome(instead) or self._experiments.outcome_of(instead)) != "fixed":
                 continue
             seen = self._suspects.seen
             of_compile = self._experiments.raises or found.layer == "eager"
             of_counters = any(CounterExpectationError.__name__ in part for part in self._experiments.usual)
             difference = first_difference(
-                seen[""], seen[instead.sentence], of_compile=of_compile, of_counters=of_counters
+                seen[wrong.sentence], seen[instead.sentence], of_compile=of_compile, of_counters=of_counters
             )
             of_region = found.layer == "region"
             if difference is None and (found.layer == "backend" or (of_region and not seen[""].handed_over)):
@@ -428,8 +475,6 @@ class _Search:
         if not enough and not 1 < len(families) < len(steps):
             return self._culprit(steps, self._without)
         narrowed = self._narrowed(families, self._without_families, enough)
-        if narrowed is None:
-            return Culprit("unknown", regions=self._regions)
         # A pass that runs in several stages is one family, also where only one of the stages was left out so far.
         known = dict.fromkeys([*steps, *self._suspects.applied])
         chosen = [step for step in known if step.family in narrowed.items]
@@ -437,7 +482,7 @@ class _Search:
         if len(chosen) <= _MANY:
             chosen = self._as_good(chosen, self._experiments.signature_under(change))
             change = self._without(chosen)
-        also = tuple(step for step in known if step.family in narrowed.also)
+        also = self._of_families(layer, known, narrowed.also)
         self.known = replace(self.known, steps=tuple(chosen), also=also)
         return self._confirmed(self.known, change, alone=len(narrowed.items) == 1 and not also)
 
@@ -459,6 +504,7 @@ class _Search:
             return []
         veto = Veto(kinds=tuple(kinds))
         outcome = self._experiments.outcome_of(self._without_kinds(kinds, veto))
+        self._seen = veto.applied
         steps = [step for step in veto.applied if step.kind in kinds and not step.required]
         if outcome != "another failure":
             return steps if outcome == "fixed" else []
@@ -468,21 +514,37 @@ class _Search:
 
         needed = few_that_fix(_families(steps), fails_otherwise, _TO_NEEDED).steps
         steps = [step for step in steps if step.family not in needed]
-        return steps if steps and self._experiments.fixes(self._without_families(_families(steps))) else []
+        veto = Veto()
+        fixed = bool(steps) and self._experiments.fixes(self._without_families(_families(steps), veto))
+        self._seen = veto.applied
+        return steps if fixed else []
 
     def _settings(self) -> Culprit | None:
-        together = Change("with all settings below", within=functools.partial(_all_of, self._suspects.settings))
-        if not self._suspects.settings or not self._experiments.fixes(self._on_regions(together)):
+        found = self._settings_that_fix(self._suspects.settings)
+        if not found:
             return None
-        for setting in sorted(self._suspects.settings, key=self._is_late):
-            change = self._on_regions(Change(setting.sentence, within=setting.context))
-            if self._experiments.fixes(change):
-                self.known = Culprit(setting.layer, (), self._regions, setting.sentence, "necessary")
-                if setting.layer == "cache":
-                    return self._with_ingredients(self._confirmed(self.known, change))
-                self.known = replace(self.known, lowerings=self._lowerings())
-                return self._confirmed(self.known, change)
-        return None
+        self.known = replace(found[0], regions=self._regions, confidence="necessary", also=found[1:])
+        (change,) = (self._set(one) for one in self._suspects.settings if one.sentence == self.known.setting)
+        if self.known.layer == "cache":
+            return self._with_ingredients(self._confirmed(self.known, change))
+        self.known = replace(self.known, lowerings=self._lowerings())
+        return self._confirmed(self.known, change, alone=len(found) == 1)
+
+    def _settings_that_fix(self, settings: Sequence[Setting]) -> tuple[Culprit, ...]:
+        """Return the first of the settings that fixes the failure, and those of the others that do."""
+        some = sorted(settings, key=self._is_late)
+        said = "with all settings below" if len(some) == len(self._suspects.settings) else "with the settings behind it"
+        together = self._on_regions(Change(said, within=functools.partial(_all_of, some)))
+        if not some or not self._experiments.fixes(together):
+            return ()
+        for place, setting in enumerate(some):
+            if self._experiments.fixes(self._set(setting)):
+                rest = () if setting.layer == "cache" else self._settings_that_fix(some[place + 1 :])
+                return (Culprit(setting.layer, setting=setting.sentence), *rest)
+        return ()
+
+    def _set(self, setting: Setting) -> Change:
+        return self._on_regions(Change(setting.sentence, within=setting.context))
 
     def _is_late(self, setting: Setting) -> bool:
         """Say whether others are tried first: a cache that gave no answer can still fail where it keeps one."""
@@ -508,28 +570,26 @@ class _Search:
         """Return few of the steps, which fix the failure together, and how sure it is that it is these."""
         self.known = replace(self.known, steps=tuple(steps))
         narrowed = self._narrowed(steps, without)
-        if narrowed is None:
-            return Culprit("unknown", regions=self._regions)
-        self.known = replace(self.known, steps=narrowed.items, also=narrowed.also)
+        also = tuple(Culprit(self.known.layer, some) for some in narrowed.also)
+        self.known = replace(self.known, steps=narrowed.items, also=also)
         return self._confirmed(
             self.known, without(narrowed.items), alone=len(narrowed.items) == 1 and not narrowed.also
         )
 
     def _narrowed(
         self, items: Sequence[T], without: Callable[[Sequence[T]], Change], enough: Sequence[T] = ()
-    ) -> _Narrowed[T] | None:
-        """Return few of the items, which fix the failure together; ``None`` where any change seems to fix it.
+    ) -> _Narrowed[T]:
+        """Return few of the items, which fix the failure together, and others that do without these.
 
         Where it is known that it is enough to leave out some, it is few of these.
         """
-        found = self._few(enough or items, without)
-        others = [one for one in items if one not in found.steps]
-        if len(found.steps) > 1 or not others or not self._experiments.fixes(without(others)):
-            return _Narrowed(found.steps)
-        # Alone it fixes the failure, and so do others without it.
-        also = self._few(others, without)
-        rest = [one for one in others if one not in also.steps]
-        return None if rest and self._experiments.fixes(without(rest)) else _Narrowed(found.steps, also.steps)
+        sets = [self._few(enough or items, without).steps]
+        while len(sets[0]) == 1 and len(sets) < _ALTERNATIVES:
+            others = [one for one in items if not any(one in found for found in sets)]
+            if not others or not self._experiments.fixes(without(others)):
+                break
+            sets.append(self._few(others, without).steps)
+        return _Narrowed(sets[0], tuple(sets[1:]))
 
     def _confirmed(self, found: Culprit, change: Change, *, alone: bool = True) -> Culprit:
         """Return what was found, if it is found again, and if not every change fixes the failure.
@@ -560,6 +620,23 @@ class _Search:
 
     def _without(self, steps: Sequence[Application]) -> Change:
         return self._on_regions(Change(f"without {_listed(steps)}", Veto(tuple(steps))))
+
+
+#: Where the failure is looked for, in order.
+_LOOKS: Sequence[Callable[[_Search], Culprit | None]] = (
+    _Search._passes,
+    functools.partial(_Search._alternatives, early=True),
+    _Search._stage,
+    _Search._region,
+    _Search._without_inductor,
+    _Search._in_inductor,
+    _Search._all_kinds,
+    _Search._required_decompositions,
+    _Search._other_partitioner,
+    _Search._crashes_captured,
+    _Search._alternatives,
+    _Search._whole_regions,
+)
 
 
 def _families(steps: Iterable[Application]) -> list[tuple[str, str]]:

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
 
 
-def culprit_of(regional: Regional, check: Callable[[], object], *, seconds: float = 60.0) -> Culprit:
+def culprit_of(regional: Regional, check: Callable[[], object], *, seconds: float | None = None) -> Culprit:
     """Return where it comes from what a check raises.
 
     Args:
         regional: the harness, inside of its context. Its counters and records are afterwards as they were.
         check: compiles with it, and raises where something is wrong. It is called again and again, each time with
             fresh caches.
-        seconds: how long that may take; the last call may take longer.
+        seconds: of CPU time that it may take, by default ``regional.blame_seconds``; the last call may take longer.
 
     Raises:
         BadProgramError: the program fails in eager.
@@ -75,14 +75,14 @@ def culprit_of(regional: Regional, check: Callable[[], object], *, seconds: floa
         usual = reproduce(Change())
     if not usual:
         return Culprit("nothing")
-    regions = dict.fromkeys(region.name for graph in seen[""].graphs for region in graph.regions)
+    regions = regional._region_names(seen[""].graphs)
     suspects = Suspects(
         applied.applications,
         _captures(regional._options.partitioner or spec.partitioner),
         regional._passes_applied,
         {words: make() for words, make in spec.alternatives.items()},
         _with_each_partitioner(spec),
-        tuple(regions) if has_regions else (),
+        regions if has_regions else (),
         settings_to_try(gpu=regional.device_under_test.kind != "cpu"),
         applied.missing,
         interpreting_regions,
@@ -90,6 +90,7 @@ def culprit_of(regional: Regional, check: Callable[[], object], *, seconds: floa
         seen,
     )
     try:
+        seconds = regional.blame_seconds if seconds is None else seconds
         return search(Experiments(reproduce, usual, seconds=seconds), suspects)
     finally:
         regional.restart()

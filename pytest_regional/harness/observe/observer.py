@@ -68,6 +68,8 @@ class Observer:
         self.called_compiled_region = False
         self.loaded_code = False
         self.misspelt_annotations: dict[str, None] = {}
+        #: Names of regions in Dynamo's graphs, of those as well that the backend raised at.
+        self.annotated_regions: dict[str, None] = {}
         self.listeners: list[CompileListener] = []
         self._scope = scope
         self._whose = whose
@@ -289,6 +291,7 @@ class Observer:
         with self._frame(observed) as frame, self.left_by_backend.around(other), runs_counted():
             self.note_passes()
             self.misspelt_annotations |= dict.fromkeys(annotated.misspelt_in(gm))
+            self.annotated_regions |= dict.fromkeys(name for name, _ in annotated.regions_in(gm))
             self.flush()
             mark = self._cache_events.mark()
             for listener in () if other else self.listeners:

@@ -135,6 +135,8 @@ class ParityCheck:
 
     #: The regions that a search found to blame.
     _blamed: tuple[str, ...] = field(default=(), init=False)
+    #: Whether a second call that compiles is no failure.
+    _may_recompile: bool = field(default=False, init=False)
     #: How many sources were generated before this check.
     _compiled_before: int = field(default=0, init=False)
 
@@ -359,11 +361,13 @@ class ParityCheck:
             found = first_divergence(replace(self, depth="off"))
         except NoGraphError:
             return ""
+        except Exception as error:  # noqa: BLE001 - it must not hide the failure
+            return Culprit.of_failed_search(error).sentence
         return found.sentence if found.operator else ""
 
     # Blame
 
-    def culprit(self, seconds: float = 60.0) -> Culprit:
+    def culprit(self, seconds: float | None = None) -> Culprit:
         """Return where the failure comes from, by experiments; see ``docs/blame.md``."""
         attempt = replace(self, depth="off")
         return culprit_of(self.regional, attempt.run, seconds=seconds)
@@ -374,7 +378,7 @@ class ParityCheck:
         sources = tuple(self.regional._observer.sources[self._compiled_before :])
         outputs = cases[0].eager.outputs if cases else ()
         if depth == "deep" and self.searchable:
-            culprit = replace(self.culprit(), first_wrong=self._first_wrong(report))
+            culprit = replace(self._culprit(), first_wrong=self._first_wrong(report))
             self.regional.culprits.append(culprit)
             return ParityError(
                 report, culprit.sentence, culprit, wrong_places(sources, report, outputs, culprit.regions)
@@ -384,20 +388,34 @@ class ParityCheck:
         blame = self._blame(*cases)
         return ParityError(report, blame, places=wrong_places(sources, report, outputs, self._blamed))
 
+    def _culprit(self) -> Culprit:
+        """Return what a search finds; of one that raises, what it raised: that must not hide the failure."""
+        try:
+            return self.culprit()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the comparison's own error comes first
+            return Culprit.of_failed_search(error)
+
     def blame_for(self, second: tuple[Any, ...]) -> str:
-        """Return which region causes a difference that was found on the inputs, or on a ``second`` set of them."""
+        """Return which region causes a difference that was found on the inputs, or on a ``second`` set of them.
+
+        The second call may compile again.
+        """
+        self._may_recompile = True
         return self._blame(self._case(self.inputs, self.kwargs, ""), self._case(second, self.kwargs, ""))
 
     def _blame(self, first: _Case, second: _Case) -> str:
         """Return which region causes the difference, by leaving regions eager in turn."""
-        names = list(dict.fromkeys(r.name for g in self.regional.graphs for r in g.regions))
+        names = list(self.regional._region_names(self.regional.graphs))
         if not self.regional.supports("regions"):
             return "no region can be singled out: the backend compiles whole graphs, or parts that it chooses itself"
         if not names:
             return "the program has no region, so none can be singled out"
         # The recompiles below are ours, not the test's: they must not show in its counters.
         with self.regional._observer.paused():
-            return self._blame_among(names, first, second)
+            try:
+                return self._blame_among(names, first, second)
+            except Exception as error:  # noqa: BLE001 - it must not hide the failure
+                return Culprit.of_failed_search(error).sentence
 
     def _blame_among(self, names: list[str], first: _Case, second: _Case) -> str:
         if not self._agrees(first, second, frozenset(names)):
@@ -426,7 +444,9 @@ class ParityCheck:
         if not self._judge(first, candidate).ok:
             return False
         kept = KeptResults.of(candidate)
-        return self._judge(second, self._call(compiled, second)).ok and not self._overwritten(kept, first, second)
+        again = self._call(compiled, second) if self._may_recompile else None
+        report = self._judge(second, again) if again else self._compare_again(second, compiled)
+        return report.ok and not self._overwritten(kept, first, second)
 
 
 @dataclass

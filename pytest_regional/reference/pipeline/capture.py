@@ -158,7 +158,7 @@ def capture(
     args, kwargs = _checked(model, args, kwargs)
     owner = _owner(model)
     module = _as_module(model, owner)
-    with _explained(model):
+    with _explained(model, strict=strict):
         source, effects = capture_with_dynamo(module, args, kwargs, dynamic=dynamic) if strict else (module, [])
         context = tracing_context_of(source if strict else None)
         exported = export_joint(source, args, kwargs, decompositions, context)
@@ -246,8 +246,12 @@ def _checked(
     return tuple(args), dict(kwargs or {})
 
 
+_READ = "torch.compile(model, fullgraph=True, backend='aot_eager') reads code in the same way, but takes more inputs."
+_RUN = "With strict=False the model runs on fake tensors: the traceback of this error's cause names its line."
+
+
 @contextlib.contextmanager
-def _explained(model: Callable[..., Any]) -> Iterator[None]:
+def _explained(model: Callable[..., Any], *, strict: bool) -> Iterator[None]:
     """Turn any error of tracing, which runs the user's model, into one error."""
     try:
         yield
@@ -256,7 +260,8 @@ def _explained(model: Callable[..., Any]) -> Iterator[None]:
     except Exception as error:
         raise CaptureError(
             f"{_name(model)} cannot be captured as one graph: {type(error).__name__}: {error}\n"
-            f"torch.compile(model, fullgraph=True, backend='aot_eager') captures in the same way, and tells where."
+            f"{_READ if strict else _RUN} An input has to be a tensor, a number, or a pytree of these: register "
+            f"another class with torch.utils._pytree.register_pytree_node."
         ) from error
 
 

@@ -46,6 +46,24 @@ def test_the_first_wrong_gradient(wrong_sine):
     assert diverging(program, (8, 8), grad=True, backward=False) == Divergence()
 
 
+def test_values_inside_of_grad_jvp_and_vmap():
+    """They cannot leave their level of functorch; what leaves it is compared."""
+
+    def program(x):
+        gradient = torch.func.vmap(torch.func.grad(lambda t: (t * t).sum()))(x)
+        return torch.func.jvp(torch.cos, (gradient,), (gradient,))[1].sin() + 1
+
+    def wrong(gm, inputs):
+        for node in gm.graph.find_nodes(op="call_method", target="sin"):
+            node.target = "cos"
+        gm.recompile()
+        return gm.forward
+
+    found = diverging(program, (4, 3), backend=BackendSpec("wrong", lambda: wrong))
+    assert (found.operator, found.stage) == ("sin", "forward")
+    assert diverging(program, (4, 3), backend="aot_eager") == Divergence()
+
+
 def test_nothing_differs():
     found = diverging(waves, (8, 8), (8, 8), grad=True)
     assert found == Divergence()

@@ -46,9 +46,13 @@ def search(
     usual=USUAL,
     settings=SETTINGS,
     later=(),
+    needs=None,
     **suspects,
 ):
-    """Search with an experiment ``fails(tried)`` that says what fails; ``later`` steps come once others go."""
+    """Search with an experiment ``fails(tried)`` that says what fails.
+
+    ``later`` steps come once others go; a step that ``needs`` another one goes with it.
+    """
     at_first, applied = applied, [*applied, *later]
 
     def reproduce(change):
@@ -59,9 +63,12 @@ def search(
                 for step in applied
                 if step in veto.steps or (step.kind in veto.kinds and not step.required) or step.family in veto.families
             }
-            veto.applied = list(applied)
+            gone = {step for step, other in (needs or {}).items() if other in steps}
+            veto.applied = [step for step in applied if step not in gone]
         known = {one.sentence for one in settings}
         held = known if change.sentence == "with all settings below" else known & {change.sentence}
+        if change.sentence == "with the settings behind it":
+            held = known - {settings[0].sentence}
         tried = Tried(
             change.compiles,
             change.backend,
@@ -203,8 +210,59 @@ def test_steps_of_two_kinds():
 
 def test_either_of_two_steps():
     found = search(of_steps([PASSES[0], PASSES[2]], needs=any))
-    assert (found.layer, found.steps, found.also, found.confidence) == ("pass", (PASSES[0],), (PASSES[2],), "necessary")
-    assert "or without post-grad pass decompose" in found.sentence
+    assert (found.layer, found.steps, found.confidence) == ("pass", (PASSES[0],), "necessary")
+    assert [one.steps for one in found.also] == [(PASSES[2],)]
+    assert found.sentence == (
+        "one of post-grad pass reorder, post-grad pass decompose: right where any one of them is left out (necessary)"
+    )
+
+
+CAT = Application("decomposition", "aten.cat.default")
+FUSION = Application("fusion", "op0 (aten.abs) with op1 (aten.sum)")
+
+
+@pytest.mark.parametrize(
+    ("guilty", "also"),
+    [
+        ([CAT, LOWERINGS[1]], ["lowering"]),
+        ([PASSES[1], FUSION], ["fusion"]),
+        ([PASSES[1], FUSION, CAT], ["fusion", "decomposition"]),
+        ([FUSION, LOWERINGS[0], LOWERINGS[1]], ["lowering", "lowering"]),
+    ],
+)
+def test_what_a_step_of_another_kind_fixes_as_well_is_not_confirmed(guilty, also):
+    """Each of them is left out alone, while the first one still does its work."""
+    found = search(of_steps(guilty, needs=any), applied=[*PASSES, CAT, *LOWERINGS, FUSION])
+    assert (found.steps, found.confidence) == ((guilty[0],), "necessary")
+    assert [one.layer for one in found.also] == also
+    assert [one.steps for one in found.also] == [(step,) for step in guilty[1:]]
+    assert found.sentence.startswith("one of ")
+    assert [one["layer"] for one in found.as_data()["also"]] == also
+
+
+def test_what_takes_the_step_out_with_it_contradicts_nothing():
+    """Without the lowering nothing is fused: that this is right as well says nothing against the fusion."""
+
+    def fails(tried):
+        return not (tried.backend or FUSION in tried.steps or LOWERINGS[0] in tried.steps)
+
+    found = search(fails, applied=[*LOWERINGS, FUSION], needs={FUSION: LOWERINGS[0]})
+    assert (found.steps, found.also, found.confidence) == ((FUSION,), (), "confirmed")
+
+
+def test_two_settings_of_which_either_fixes():
+    found = search(lambda tried: not (tried.backend or tried.settings))
+    assert (found.setting, [one.setting for one in found.also], found.confidence) == (
+        "no vectors",
+        ["no reuse"],
+        "necessary",
+    )
+    assert found.sentence.startswith("one of code generation (no vectors), reuse of memory (no reuse): right where")
+
+
+def test_a_setting_that_fixes_what_a_pass_does_as_well():
+    found = search(lambda tried: not (tried.backend or PASSES[1] in tried.steps or "no reuse" in tried.settings))
+    assert (found.steps, [one.setting for one in found.also]) == ((PASSES[1],), ["no reuse"])
 
 
 REGIONS = ("attention", "mlp", "norm")
@@ -277,7 +335,7 @@ def test_passes_that_changed_the_graph_are_left_out_first():
         "without any pass pass_f",
         "without any pass pass_k, pass pass_x",
     ]
-    assert sum(one.generated_code for one in found.experiments) <= 14
+    assert sum(one.generated_code for one in found.experiments) <= 16
 
 
 def test_a_pass_that_changed_no_graph_can_be_to_blame():
@@ -415,7 +473,8 @@ def test_a_pass_of_two_stages_or_another():
         return not (tried.backend or set(twice) <= tried.steps or PASSES[2] in tried.steps)
 
     found = search(fails, applied=[*twice, *PASSES, PASSES[2]])
-    assert (set(found.steps), found.also, found.confidence) == (set(twice), (PASSES[2],), "necessary")
+    assert (set(found.steps), found.confidence) == (set(twice), "necessary")
+    assert [one.steps for one in found.also] == [(PASSES[2],)]
 
 
 # What has no culprit

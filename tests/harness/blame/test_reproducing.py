@@ -7,14 +7,19 @@ import random
 
 import pytest
 import torch
+from torch._dynamo.backends.common import aot_autograd
 from torch._inductor import config as inductor_config
 from torch._inductor.codegen.triton import TritonKernel
 from torch._inductor.lowering import lowerings
+from torch.fx.passes.regional_inductor import regional_inductor
 
 from pytest_regional import AnnotationError, BackendSpec, BadProgramError, ParityError, region
 from pytest_regional._torch.inductor import interpreting_regions
+from pytest_regional.harness.blame import divergence
+from pytest_regional.harness.blame.culprit import FollowUp
 from pytest_regional.harness.devices.device import device_under_test
 from pytest_regional.harness.devices.emulated import check_emulation
+from pytest_regional.harness.parity.check import ParityCheck
 from pytest_regional.testing import regional
 from tests.harness.programs import two_products
 
@@ -168,6 +173,107 @@ def test_what_the_backend_can_do_otherwise():
     assert found.sentence == "the backend: right with nothing negated (confirmed)"
     bare = searched(two_products, BackendSpec("negated", lambda: backend))
     assert (bare.layer, bare.regions, bare.confidence) == ("backend", (), "confirmed")
+
+
+def regions_within(**around):
+    """Return a backend that compiles regions as PyTorch's does, with a function around the compiled graph's call."""
+
+    def backend(gm, inputs):
+        with torch.fx.traceback.preserve_node_meta():
+            compiled = aot_autograd(fw_compiler=regional_inductor, bw_compiler=regional_inductor)(gm, inputs)
+        return lambda *arguments: around["left"](compiled(*arguments))
+
+    return BackendSpec("within", lambda: backend)
+
+
+def forget(results):
+    torch._dynamo.reset()
+    return results
+
+
+def detached(results):
+    return (results[0].detach(), *results[1:])
+
+
+def two_outputs(x, w):
+    with region("m"):
+        a = x @ w
+        b = a.sin()
+    return a, b
+
+
+def test_a_failure_of_the_second_call():
+    """No region causes it: with the regions left eager, too, the second call has to compile nothing."""
+    for depth, said in (("region", "no region: the difference remains"), ("deep", "the backend: wrong with every")):
+        with regional(regions_within(left=forget), "cpu", blame_depth=depth) as r:
+            with pytest.raises(ParityError, match="CompileForbiddenError") as caught:
+                r.assert_parity(waves, r.randn(8, 8), r.randn(8, 8))
+        assert caught.value.blame.startswith(said)
+
+
+def test_a_failure_with_every_region_left_eager():
+    """That another backend makes two partitions of the region is no explanation then."""
+    with regional(regions_within(left=detached), "cpu", expects_regions=False) as r:
+        inputs = [r.randn(4, 4, requires_grad=True) for _ in range(2)]
+        found = r.blame(two_outputs, *inputs)
+    assert (found.layer, found.regions, found.difference) == ("backend", (), "")
+    assert "region 'm' left eager" in found.evidence
+
+
+def test_a_backend_that_raises_before_it_has_graphs():
+    """The regions are those of the program, as Dynamo captured it."""
+
+    def refuses(gm, inputs):
+        if any("sin" in str(node.target) and node.meta.get("custom") for node in gm.graph.nodes):
+            raise NotImplementedError("no sine in a region")
+        return gm.forward
+
+    spec = BackendSpec("refuses", lambda: refuses)
+    said = {"region": "region 'second': with it left eager", "deep": "region 'second': right where left"}
+    for depth, blame in said.items():
+        with regional(spec, "cpu", blame_depth=depth, expects_regions=False) as r:
+            with pytest.raises(ParityError, match="no sine") as caught:
+                r.assert_parity(waves, r.randn(8, 8), r.randn(8, 8))
+        assert caught.value.blame.startswith(blame), caught.value.blame
+
+
+@pytest.mark.parametrize("depth", ["region", "deep"])
+def test_a_search_that_fails_hides_nothing(wrong_sine, depth, monkeypatch):
+    def fails(*arguments):
+        raise RuntimeError("no search today")
+
+    monkeypatch.setattr(ParityCheck, "culprit" if depth == "deep" else "_agrees", fails)
+    monkeypatch.setattr(divergence, "first_divergence", fails)
+    with regional("reference", "cpu", blame_depth=depth) as r, pytest.raises(ParityError) as caught:
+        r.assert_parity(waves, r.randn(8, 8), r.randn(8, 8))
+    assert "elements differ" in str(caught.value)
+    assert caught.value.blame == "the search for it failed: RuntimeError: no search today"
+    assert ("first wrong value: the search for it failed" in str(caught.value)) == (depth == "deep")
+
+
+def test_the_budget_of_a_search():
+    known = {"deep": FollowUp("deep", 60), "deep:300": FollowUp("deep", 300), "off": FollowUp("off")}
+    for text, follow_up in known.items():
+        assert FollowUp.of(text) == follow_up
+        with regional("eager", "cpu", blame_depth=text, expects_regions=False) as r:
+            assert (r.blame_depth, r.blame_seconds) == (follow_up.depth, follow_up.seconds)
+    for text in ("deeper", "deep:", "deep:0", "deep:-1", "deep:x", "region:300", ""):
+        with pytest.raises(ValueError, match="expected one of off, region, deep, or deep:S"):
+            FollowUp.of(text)
+
+
+def test_a_wrong_value_of_a_fused_kernel_that_several_steps_fix():
+    """The absolute value of a byte is not rounded to one in the kernel; whatever makes a tensor of it rounds it."""
+
+    def program(x):
+        return torch.cat([-x.abs()] * 2).sum()
+
+    with regional("inductor", "cpu", expects_regions=False) as r:
+        found = r.blame(program, torch.tensor([200, 200], dtype=torch.uint8))
+    if found.layer == "nothing":
+        pytest.skip("this torch rounds it")
+    assert found.confidence == "necessary"
+    assert found.sentence.startswith("one of decomposition of aten.cat.default, lowering of aten.")
 
 
 def test_a_check_that_is_wrong_itself():

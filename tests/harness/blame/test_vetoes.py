@@ -170,5 +170,28 @@ def test_a_pass_that_raises_did_something(compiled):
     with torch._inductor.config.patch(post_grad_custom_post_pass=refuse), vetoing() as applied:
         with pytest.raises(torch._inductor.exc.InductorError, match="refused"):
             compiled(with_ones, torch.randn(4))
-    (step,) = (step for step in applied.applications if step.what == "post_grad_custom_post_pass")
+    (step,) = (step for step in applied.applications if step.what == "refuse")
     assert step.acted
+
+
+def test_names_are_those_of_pytorch(compiled):
+    """An operator keeps its digits; a pass that runs where users' passes do, and a pattern, are named by function."""
+    with vetoing() as applied:
+        compiled(lambda x: torch.atan2(x, x) @ x, torch.randn(8, 8))
+    assert ("lowering", "aten.atan2.default") in {one.family for one in applied.applications}
+    passes = applied.of_kind("post_grad_pass")
+    assert "group_batch_fusion_passes" in {one.what for one in passes}
+    assert not any("_custom_" in one.what for one in passes)
+    with vetoing([one for one in passes if one.what == "group_batch_fusion_passes"]) as again:
+        compiled(lambda x: torch.atan2(x, x) @ x, torch.randn(8, 8))
+    assert [one.what for one in again.of_kind("post_grad_pass")] == [one.what for one in passes]
+
+
+def test_a_pass_of_patterns_says_which_ones_match(compiled):
+    def permuted(x):
+        return x[torch.randperm(8)[:4]]
+
+    with vetoing() as applied, pytest.raises(Exception, match=r"index|arg"):
+        compiled(permuted, torch.randn(8))
+    matched = {one.where for one in applied.applications if one.what.startswith("pass_pattern_")}
+    assert "randperm_index_pattern" in matched

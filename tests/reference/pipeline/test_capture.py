@@ -203,3 +203,22 @@ def test_assigning_a_buffer_is_refused():
 def test_pythons_side_effects_are_a_warning(what):
     with pytest.warns(pipeline.CaptureWarning, match="changes non-tensors"):
         pipeline.capture(Changing(what), (torch.ones(3),))
+
+
+class Box:
+    def __init__(self, held):
+        self.held = held
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_an_input_that_is_no_pytree_is_refused_with_what_to_do(strict):
+    """``torch.compile`` takes it, so that is no way to find out where it fails."""
+
+    class Model(torch.nn.Module):
+        def forward(self, x, box):
+            return x + box.held
+
+    with pytest.raises(pipeline.CaptureError, match=r"register another class with torch\.utils\._pytree") as caught:
+        pipeline.capture(Model(), (torch.ones(3), Box(torch.ones(3))), strict=strict)
+    assert "captures in the same way" not in str(caught.value)
+    assert ("runs on fake tensors" in str(caught.value)) == (not strict)
