@@ -514,8 +514,8 @@ class _Search:
 
         needed = few_that_fix(_families(steps), fails_otherwise, _TO_NEEDED).steps
         steps = [step for step in steps if step.family not in needed]
-        veto = Veto()
-        fixed = bool(steps) and self._experiments.fixes(self._without_families(_families(steps), veto))
+        veto = Veto(families=tuple(_families(steps)))
+        fixed = bool(steps) and self._experiments.fixes(self._without_families(veto.families, veto))
         self._seen = veto.applied
         return steps if fixed else []
 

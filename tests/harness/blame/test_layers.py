@@ -250,6 +250,19 @@ def test_what_takes_the_step_out_with_it_contradicts_nothing():
     assert (found.steps, found.also, found.confidence) == ((FUSION,), (), "confirmed")
 
 
+def test_what_the_program_needs_stays_where_the_rest_of_a_kind_is_left_out():
+    """Without that it fails otherwise."""
+    other = frozenset({"RuntimeError"})
+
+    def fails(tried):
+        if tried.backend or PASSES[0] in tried.steps:
+            return other if tried.steps else False
+        return PASSES[1] not in tried.steps
+
+    found = search(fails)
+    assert (found.steps, found.confidence) == ((PASSES[1],), "confirmed")
+
+
 def test_two_settings_of_which_either_fixes():
     found = search(lambda tried: not (tried.backend or tried.settings))
     assert (found.setting, [one.setting for one in found.also], found.confidence) == (
