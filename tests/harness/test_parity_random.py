@@ -189,6 +189,19 @@ def test_statistics_of_what_holds_no_number():
     assert all(abs(one.value) <= 1 for one in found.values())
 
 
+def test_a_state_that_one_seed_does_not_leave_again():
+    calls = []
+
+    def change(gm, inputs):
+        calls.append(gm)
+        result = gm(*inputs)
+        torch.rand(len(calls))
+        return result
+
+    with pytest.raises(ParityError, match="one seed, set twice, leaves two states of the random generator 'cpu'"):
+        judged(own(change))
+
+
 def reseeds(gm, example_inputs):
     def call(*inputs):
         result = gm(*inputs)
@@ -229,7 +242,7 @@ def draws_from_numpy(gm, example_inputs):
 )
 @pytest.mark.parametrize("program", [torch.sin, dropped])
 def test_a_generator_in_another_state_than_eager_leaves_it_in(backend, generator, program):
-    with pytest.raises(ParityError, match=f"leaves the generator of {generator} in another state") as caught:
+    with pytest.raises(ParityError, match=f"leaves the random generator '{generator}' in another state") as caught:
         judged(BackendSpec("faulty", lambda: backend), program)
     assert {m.kind for m in caught.value.report.mismatches} == {"draws"}
     assert caught.value.report.mismatches[0].where == "random state"

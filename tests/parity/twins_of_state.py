@@ -246,6 +246,17 @@ GRADIENTS = [
 # What is written to tensors
 
 
+def tagged(x, tag):
+    x.tag = tag
+    return x
+
+
+def buffered(value):
+    model = torch.nn.Module()
+    model.register_buffer("scale", value)
+    return model
+
+
 def added(x, other, value):
     """Write to one argument, and return something else."""
     other.add_(value)
@@ -394,6 +405,65 @@ WRITES = [
         where="seen (after the call)",
         kind="structure",
         held=Cached,
+    ),
+]
+
+WRITES += [
+    Twins(
+        "an attribute set on an input",
+        lambda x: (tagged(x, "a") * 2).sum(),
+        lambda x: (x * 2).sum(),
+        where="input 0 (mutated in place).tag",
+        kind="structure",
+    ),
+    Twins(
+        "an attribute of an input that is read",
+        lambda x: x * x.tag,
+        lambda x: x * 2,
+        inputs=lambda: (tagged(numbers(40, 16), 3),),
+        right=lambda x: x * 3,
+    ),
+    Twins(
+        "a quantized input that is written",
+        lambda q: (q.copy_(q.dequantize() * 2), q.dequantize().sum() * 0)[1],
+        lambda q: q.dequantize().sum() * 0,
+        where="input 0 (mutated in place)",
+        inputs=lambda: (torch.quantize_per_tensor(numbers(40, 16), 0.1, 0, torch.qint8),),
+    ),
+    Twins(
+        "a nested input that is written",
+        lambda n: (n.mul_(2), n.values().sum() * 0)[1],
+        lambda n: n.values().sum() * 0,
+        where="input 0 (mutated in place)",
+        inputs=lambda: (torch.nested.nested_tensor([numbers(3, 4), numbers(5, 4)], layout=torch.jagged),),
+    ),
+    Twins(
+        "a buffer of float8",
+        lambda model: lambda x: (model.scale.copy_(x[0]), x * 2)[1],
+        lambda model: lambda x: (model.scale.copy_(x[0] * 2), x * 2)[1],
+        where="buffer model.scale (mutated in place)",
+        held=lambda: buffered(torch.zeros(16, dtype=torch.float8_e4m3fn)),
+    ),
+    Twins(
+        "a quantized buffer",
+        lambda model: lambda x: (model.scale.copy_(x), x * 2)[1],
+        lambda model: lambda x: (model.scale.copy_(x * 2), x * 2)[1],
+        where="buffer model.scale (mutated in place)",
+        held=lambda: buffered(torch.quantize_per_tensor(torch.zeros(40, 16), 0.1, 0, torch.qint8)),
+    ),
+    Twins(
+        "a sparse buffer",
+        lambda model: lambda x: (model.scale.mul_(2), x * 2)[1],
+        lambda model: lambda x: (model.scale.mul_(3), x * 2)[1],
+        where="buffer model.scale (mutated in place)",
+        held=lambda: buffered(numbers(4, 4).to_sparse()),
+    ),
+    Twins(
+        "integers written past what float64 holds",
+        lambda i: (i.add_(1), i.sum() * 0)[1],
+        lambda i: (i.add_(2), i.sum() * 0)[1],
+        where="input 0 (mutated in place)",
+        inputs=lambda: (torch.arange(40) + 2**60,),
     ),
 ]
 
@@ -709,6 +779,27 @@ RANDOMNESS = [
         lambda x, g: x + torch.rand(16, generator=g),
         lambda x, g: (x + torch.rand(16, generator=g), torch.rand(1, generator=g))[0],
         inputs=lambda: (*matrix(), torch.Generator().manual_seed(3)),
+    ),
+]
+
+RANDOMNESS += [
+    Twins(
+        "numbers of a generator in a closure",
+        lambda g: lambda x: x + torch.rand(16, generator=g),
+        lambda g: lambda x: x + torch.rand(16),
+        held=lambda: torch.Generator().manual_seed(3),
+    ),
+    draws(
+        "the state of a generator in a closure",
+        lambda g: lambda x: x + torch.rand(16, generator=g),
+        lambda g: lambda x: (x + torch.rand(16, generator=g), torch.rand(1, generator=g))[0],
+        held=lambda: torch.Generator().manual_seed(3),
+    ),
+    Twins(
+        "noise added in bfloat16",
+        lambda x: x + torch.rand_like(x),
+        lambda x: (x.bfloat16() + torch.rand_like(x).bfloat16()).float(),
+        right=lambda x: torch.rand_like(x) + x,
     ),
 ]
 

@@ -120,14 +120,14 @@ def check_parity(example: ExampleRun) -> None:
 
 
 def mismatches_of(example: ExampleRun, run: Run) -> list[Mismatch]:
-    """Return all differences of both calls from eager; those of the second say so."""
-    found = list(example.report(0, run).mismatches)
-    for call in range(1, len(run.executions)):
-        found += [
-            Mismatch(f"second call: {m.where}", m.kind, m.detail, m.evidence)
-            for m in example.report(call, run).mismatches
-        ]
-    # The state of a generator follows from what is drawn, and says nothing more where values differ.
+    """Return all differences of both calls from eager; those of the second say so, but for generators' states.
+
+    What state a generator is left in follows from what is drawn, and says nothing more where values differ.
+    """
+    reports = [example.report(call, run).mismatches for call in range(len(run.executions))]
+    found = list(reports[0]) if reports else []
+    for mismatches in reports[1:]:
+        found += [m if m.kind == "draws" else replace(m, where=f"second call: {m.where}") for m in mismatches]
     return [mismatch for mismatch in found if mismatch.kind != "draws"] or found
 
 

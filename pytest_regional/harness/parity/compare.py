@@ -201,7 +201,7 @@ class _Comparison(Comparison):
         for name in other_generators(eager, candidate):
             drew = name in eager.rng_consumed
             if not (drew and own_draws):
-                detail = f"compiled leaves the generator of {name} in another state than eager, which "
+                detail = f"compiled leaves the random generator {name!r} in another state than eager, which "
                 self.add("random state", "draws", detail + ("draws from it" if drew else "does not touch it"))
 
     def report(self, reason: str | None, label: str) -> ParityReport:
@@ -283,8 +283,8 @@ class _Comparison(Comparison):
             if step in found and step in expected:
                 self._part(f"{where}{step}", found[step], expected[step], count)
             else:
-                who = "compiled" if step in found else "eager"
-                self.add(f"{where}{step}", "structure", f"only in what the {who} program makes")
+                detail = "compiled has it, eager lacks it" if step in found else "compiled lacks it, eager has it"
+                self.add(f"{where}{step}", "structure", detail)
 
     def _part(self, where: str, found: Any, expected: Any, count: bool) -> None:
         if isinstance(found, Captured) and isinstance(expected, Captured):

@@ -95,7 +95,7 @@ class Execution:
         mutated: names out of the two above whose bytes or shape the program changed.
         aliases: whose memory each output uses.
         exception: what the program raised, and ``stage`` where: "forward" or "backward".
-        rng_consumed: devices whose default generator moved, and names of generators among the arguments that did.
+        rng_consumed: devices whose default generator moved, and names of other generators that did.
         rng_after: by name the final states of these generators, and of those of Python and numpy.
         live: the tensors themselves behind ``outputs``, ``grads`` and ``inputs_after``, where they were to be kept.
         fp64_unavailable_reason: why this run cannot be the float64 reference; None if it can, or was not meant as one.
@@ -265,9 +265,11 @@ def _run(
     watched = copied.named + [(entry.label, entry.tensor) for entry in state.tensors]
     leaves = copied.leaves + [(entry.label, entry.tensor) for entry in state.tensors if entry.tensor.is_leaf]
     wants_grad = [(name, leaf) for name, leaf in leaves if leaf.requires_grad]
-    before, held = {name: Captured.of(tensor) for name, tensor in watched}, copied.held()
+    of_inputs = {name for name, _ in copied.named}
+    before = {name: Captured.of(tensor, attributes=name in of_inputs) for name, tensor in watched}
+    held = copied.held()
     cuda = sorted({tensor.device.index for _, tensor in watched if tensor.device.type == "cuda"})
-    with _seeded(how.draws, copied, cuda, result):
+    with _seeded(how.draws, copied, state, cuda, result):
         with _rounded(result):
             output = _call(fn, copied, result)
         if result.exception is None:
@@ -287,7 +289,7 @@ def _run(
     given, (own, changes) = {**dict(copied.named), **_tensors(after)}, state.now()
     result.changes = {**changes_between(held, after), **changes}
     result.notes = state.notes()
-    result.inputs_after = {name: Captured.of(tensor) for name, tensor in given.items()}
+    result.inputs_after = {name: Captured.of(tensor, attributes=True) for name, tensor in given.items()}
     result.buffers_after = {label: Captured.of(tensor) for label, tensor in own.items()}
     result.mutated = frozenset(
         name
@@ -341,9 +343,9 @@ def _synchronize(copied: CopiedInputs) -> None:
 
 
 @contextlib.contextmanager
-def _seeded(seed: int, copied: CopiedInputs, cuda: list[int], result: Execution) -> Iterator[None]:
+def _seeded(seed: int, copied: CopiedInputs, state: ProgramState, cuda: list[int], result: Execution) -> Iterator[None]:
     leaves = named_leaves(copied.arguments, copied.keywords)
-    given = {name: leaf for name, leaf in leaves if isinstance(leaf, torch.Generator)}
+    given = {name: leaf for name, leaf in leaves if isinstance(leaf, torch.Generator)} | state.generators()
     python, of_numpy = random.getstate(), numpy.random.get_state()
     with torch.random.fork_rng(devices=cuda):
         seed_everything(seed)

@@ -108,7 +108,9 @@ def _moved(eager: Execution, compiled: Execution) -> Iterator[Mismatch]:
 def _repeated(first: Execution, again: Execution) -> Iterator[Mismatch]:
     """Yield what differs between two runs with one seed."""
     for name in other_generators(first, again):
-        yield Mismatch("random state", "draws", f"one seed, set twice, leaves two states of the generator of {name}")
+        yield Mismatch(
+            "random state", "draws", f"one seed, set twice, leaves two states of the random generator {name!r}"
+        )
     repeated = _values(again)
     for name, value in _values(first).items():
         if name not in repeated or not same_bytes(value, repeated[name]):

@@ -241,7 +241,7 @@ class ProgramState:
         known = {id(entry.tensor) for entry in self.tensors}
         tensors = {entry.label: entry.tensor for entry in self.tensors}
         changes: dict[str, Change] = {}
-        for holder in self.holders:
+        for holder in (one for one in self.holders if not isinstance(one, _Generator)):
             before, now = holder.before, holder.read()
             keys = () if _same(before, now) or holder.grew() else {**before, **now}
             for key in (key for key in keys if before.get(key, ABSENT) is not now.get(key, ABSENT)):
@@ -252,6 +252,10 @@ class ProgramState:
                 new = [(where, leaf) for where, leaf in leaves[1].items() if isinstance(leaf, torch.Tensor)]
                 tensors |= {f"{holder.kind} {where}": leaf for where, leaf in new if id(leaf) not in known}
         return tensors, changes
+
+    def generators(self) -> dict[str, torch.Generator]:
+        """Return the random generators that the program holds itself, by name."""
+        return {holder.path: holder.thing for holder in self.holders if isinstance(holder, _Generator)}
 
     def notes(self) -> tuple[str, ...]:
         """Return the lists that the program added to while it, or a test, told eager from compiled runs."""
@@ -480,9 +484,11 @@ class _SavedTensor:
     def restore(self) -> None:
         if self.tensor.is_leaf:
             self.tensor.grad = None
-        if self.tensor.dtype != self.alias.dtype or not _same_memory(self.tensor.data, self.alias):
+        if self.alias.is_nested or self.alias.layout != torch.strided:
+            self.tensor.data = self.value
+        elif self.tensor.dtype != self.alias.dtype or not _same_memory(self.tensor.data, self.alias):
             self.tensor.data = self.alias
-        if not same_bytes(self.alias, self.value):
+        if not same_bytes(self.tensor.data, self.value):
             self.alias.copy_(self.value)
         if self.tensor.is_leaf:
             self.tensor.grad = self.grad
