@@ -666,6 +666,10 @@ def _softmax_by_hand(x):
     return weights * (1 / weights.sum(-1, keepdim=True))
 
 
+def _log_softmax_by_hand(x):
+    return x - x.exp().sum(-1, keepdim=True).log()
+
+
 def _logsumexp_by_hand(x):
     return x.exp().sum(-1).log()
 
@@ -730,6 +734,21 @@ RIGHT = {
             lambda *a: attention(*a, attend=manual).contiguous(),
             lambda *a: attention(*a, attend=online).contiguous(),
             _attention_inputs(0, torch.float64),
+        )
+    ],
+    "zero in theory": [
+        (
+            lambda x: torch.nn.functional.kl_div(x.log_softmax(-1), x.softmax(-1), reduction="sum"),
+            lambda x: (x.softmax(-1) * (x.softmax(-1).log() - _log_softmax_by_hand(x))).sum(),
+            [_draw(32, 16, dtype=dtype)],
+        )
+        for dtype in (torch.float32, torch.float64)
+    ],
+    "float64 that the program narrows itself": [
+        (
+            lambda x, w: (x.float() @ w.float()).double().sin(),
+            lambda x, w: _matmul_reordered(x.float(), w.float()).double().sin(),
+            _leaves((64, 64), (64, 64), dtype=torch.float64),
         )
     ],
     "numbers": [

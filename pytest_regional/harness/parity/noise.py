@@ -106,8 +106,10 @@ class Noise:
         found = [distance(run, reference) for run in runs]
         whole = max(root_mean_square(run - reference) if run.shape == reference.shape else math.inf for run in runs)
         usual, size = statistics.median(found), largest(reference)
-        limit = self.scale if without_digits(size, usual) else size
-        only_rounding = usual <= limit * math.sqrt(torch.finfo(eager.dtype).eps)
+        # A float64 program may narrow values itself, or leave a few digits of terms that cancel.
+        wide = eager.dtype in (torch.float64, torch.complex128)
+        limit = self.scale if wide or without_digits(size, usual) else size
+        only_rounding = usual <= limit * math.sqrt(torch.finfo(torch.float32 if wide else eager.dtype).eps)
         return Rounding(usual if only_rounding else None, max(found), whole)
 
 

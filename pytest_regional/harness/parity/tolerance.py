@@ -9,8 +9,8 @@ smallest normal number): it is what a single rounding of the exact value can cos
 precision and rounds once always passes, however exact eager was. Complex numbers count as two real ones. Without a
 float64 run the level falls back to the defaults of :func:`torch.testing.assert_close`, which is the level ``dtype``;
 but for float64 these are too wide, as they allow what float32 costs: 64 ulp of the tensor's largest element instead.
-A tensor whose numbers all fit into a narrower dtype, most of which differ and fit in eager into none, was computed in
-that one: it gets no more than those defaults, however large eager's own error is.
+A float32 tensor whose numbers all are of bfloat16 or float16, where most of eager's are not, and most of which differ
+by more than these defaults, was computed in that dtype: it gets no more, however large eager's own error is.
 A tensor of at most 16 elements is also given what ``dtype`` gives: the largest of a handful of errors says little
 about eager's noise (measured: a mean over 4,096 float32 numbers, summed in another order, alarmed in 4.7 % of runs; of
 60,000 gradients of 16 elements of a small feed-forward block, 6 alarmed; of 70,000 with 32 or 512 elements, none).
@@ -62,8 +62,8 @@ DEFAULT_TOLERANCES: dict[torch.dtype, tuple[float, float]] = {
     torch.complex64: (1.3e-6, 1e-5),
     torch.complex128: (1e-7, 1e-7),
 }
-#: Narrower dtypes in which a result may have been computed.
-_NARROWER = {torch.float64: (torch.float32,), torch.float32: (torch.bfloat16, torch.float16)}
+#: Narrower dtypes in which a result may have been computed; what that costs float64, its tolerance shows.
+_NARROWER = {torch.float32: (torch.bfloat16, torch.float16)}
 _REAL_OF = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
 
 
@@ -327,7 +327,7 @@ def _judge_floats(
     if coarse is not None and not tolerance.explicit:
         allowed = torch.maximum(allowed, _allowed_at(coarse.precision, tolerance, e, a, rounded))
     narrower = None
-    if coarse is None and tolerance.uses_fp64:
+    if coarse is None and tolerance.uses_fp64 and not rounding_only:
         usual = _usual(tolerance, e, eager.dtype, dtype)
         narrower = _computed_in(dtype, c, e, finite, usual)
         allowed = allowed if narrower is None else torch.minimum(allowed, usual)
