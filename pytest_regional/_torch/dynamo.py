@@ -49,7 +49,7 @@ def reset_dynamo() -> None:
 
 
 _STANCE = {
-    "callback": PatchPoint("torch._dynamo.eval_frame", "_callback_from_stance"),
+    "callback": COMPILE_STAGES["stance"],
     "stance": PatchPoint("torch._dynamo.eval_frame", "_stance"),
 }
 
@@ -376,7 +376,7 @@ def compile_disabled() -> bool:
 def only_cached(callback: Any, note: Callable[[types.CodeType], None]) -> Any:
     """Return what converts frames as ``False`` does: runs what was compiled, and all else eagerly; that is noted.
 
-    Like the callback of the stance ``fail_on_recompile`` (2.11 to 2.15). ``False`` itself tells nobody.
+    Like the callback of the stance ``fail_on_recompile`` (2.11 to 2.15). ``False`` itself reports nothing.
     """
     names = "ConvertFrameReturn", "FrameExecStrategy", "FrameAction"
     converted, strategy, action = (symbol("torch._dynamo.types", name) for name in names)

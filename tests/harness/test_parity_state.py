@@ -353,6 +353,33 @@ def test_tensors_that_only_one_of_them_keeps_are_a_difference():
     assert kept == []
 
 
+def test_a_name_that_is_no_changed_state_is_an_error():
+    count = Count()
+    with regional("aot_eager", expects_regions=False) as r:
+        with pytest.raises(ValueError, match=r"ignore_state: .*count.m"):
+            r.assert_parity(_counting(count), r.randn(3), compiled=lambda fn: fn, ignore_state="count.m")
+        assert r.assert_parity(_counting(count), r.randn(3), compiled=lambda fn: fn, ignore_state="count.n").ok
+
+
+def test_a_program_that_only_writes_is_compared():
+    def program(x, held):
+        held["n"] = len(x)
+
+    with regional("aot_eager", expects_regions=False) as r:
+        assert r.assert_parity(program, r.randn(3), {}, compiled=lambda fn: fn).ok
+
+
+def test_a_large_container_is_not_looked_at():
+    words = dict.fromkeys(range(30_000), 0)
+
+    def program(x):
+        words[0] += 1
+        return x + len(words)
+
+    run = execute(program, (torch.ones(2),))
+    assert run.not_compared == ("words (dict of 30000 items)",)
+
+
 def test_what_cannot_be_restored_is_reported():
     numbers = itertools.count(1)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from pytest_regional._errors import RegionalError
-from pytest_regional._text import first_line, shown
+from pytest_regional._text import first_line, shown, unknown_name
 from pytest_regional._torch.dynamo import never_compiled, original_of
 from pytest_regional.harness import isolation
 from pytest_regional.harness.blame.culprit import BlameDepth, Culprit
@@ -172,9 +172,10 @@ class ParityCheck:
             raise self._error(report, first, second) from candidate.exception
         for way in self._other_ways():
             report = way(report, first, compiled)
-        if report.compared == 0:
+        self._check_ignored(first.eager, candidate)
+        if report.compared == 0 and not first.eager.changes:
             raise VacuousParityError(
-                "assert_parity compared nothing: the program returns no tensor, mutates none and has no gradient"
+                "assert_parity compared nothing: the program returns no tensor, changes nothing and has no gradient"
                 + "".join(f"\n  not compared: {one}" for one in report.not_compared)
             )
         if self.searchable and not self._was_compiled(before):
@@ -329,9 +330,15 @@ class ParityCheck:
 
     def _ignores(self, where: str) -> bool:
         """Say whether ``where`` is Python state, or a tensor in it, that is not to be compared."""
-        place = where.removesuffix(AFTER).partition(" (mutated")[0]
-        name = next((place.removeprefix(kind) for kind in KINDS_OF_STATE if place.startswith(kind)), place)
-        return any(name == ignored or name.startswith((f"{ignored}.", f"{ignored}[")) for ignored in self.ignore_state)
+        return any(_is_in(where, ignored) for ignored in self.ignore_state)
+
+    def _check_ignored(self, eager: Execution, candidate: Execution) -> None:
+        """Refuse names in ``ignore_state`` of which neither program changed anything."""
+        changed = {**eager.changes, **candidate.changes}
+        places = [*changed, *eager.mutated, *candidate.mutated]
+        for ignored in self.ignore_state:
+            if not any(_is_in(place, ignored) for place in places):
+                raise ValueError(f"ignore_state: {unknown_name('changed state', ignored, changed)}")
 
     def _compare_again(self, case: _Case, compiled: Any) -> ParityReport:
         """Call the compiled program a second time: catches constants baked in from the first call."""
@@ -484,6 +491,13 @@ def _merged(first: ParityReport, second: ParityReport, label: str) -> ParityRepo
         rounding_only=tuple(dict.fromkeys((*first.rounding_only, *second.rounding_only))),
         not_compared=tuple(dict.fromkeys((*first.not_compared, *second.not_compared))),
     )
+
+
+def _is_in(where: str, state: str) -> bool:
+    """Say whether ``where``, as reports name it, is the Python state of this name, or inside of it."""
+    place = where.removesuffix(AFTER).partition(" (mutated")[0]
+    name = next((place.removeprefix(kind) for kind in KINDS_OF_STATE if place.startswith(kind)), place)
+    return name == state or name.startswith((f"{state}.", f"{state}["))
 
 
 def _regions(names: list[str]) -> str:

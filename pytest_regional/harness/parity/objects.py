@@ -73,8 +73,18 @@ def is_opaque(value: Any) -> bool:
 
 def elements(value: Any) -> list[Any]:
     """Return what is in a list, tuple, set or deque, whatever its class makes of iterating and of its length."""
-    kind = next((kind for kind in (list, tuple, set, frozenset, deque) if isinstance(value, kind)), None)
+    kind = _kind_of(value)
     return [*(iter(value) if kind is None else kind.__iter__(value))]
+
+
+def size_of(value: Any) -> int:
+    """Return how many items are in a list, tuple, set, deque or dictionary; 0 of anything else."""
+    kind = _kind_of(value)
+    return 0 if kind is None else kind.__len__(value)
+
+
+def _kind_of(value: Any) -> Any:
+    return next((kind for kind in (list, tuple, dict, set, frozenset, deque) if isinstance(value, kind)), None)
 
 
 def is_machinery(value: Any) -> bool:
@@ -189,6 +199,7 @@ __all__ = [
     "is_opaque",
     "leaves_in",
     "object_leaves",
+    "size_of",
     "slots_of",
     "tensors_in",
     "walk",

@@ -30,6 +30,7 @@ from pytest_regional.harness.parity.objects import (
     is_object,
     is_opaque,
     leaves_in,
+    size_of,
     slots_of,
 )
 
@@ -458,6 +459,9 @@ class _Search:
         return bool(self.pending)
 
     def _object(self, kind: str, path: str, value: Any, calls: int) -> None:
+        if size_of(value) > LIMIT:
+            self.not_compared.append(f"{path} ({type(value).__name__} of {size_of(value)} items)")
+            return
         if isinstance(value, tuple | frozenset):
             for index, item in enumerate(elements(value)):
                 self._push(kind, f"{path}[{index}]", item, calls)
