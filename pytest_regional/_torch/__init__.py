@@ -13,6 +13,7 @@ Modules by area of PyTorch; later ones import earlier ones:
 * ``fx_graphs``: node metadata and annotations, bodies and copies of graphs, their generated code, tracing to ATen.
 * ``pytree``: nested containers.
 * ``config``: the configuration modules of Dynamo, AOTAutograd and Inductor, and settings by name.
+* ``registrations``: what is registered for operators that are not torch's.
 * ``aot_autograd``: partitioners, donated buffers, metadata of gradients, serializable compilers, the backward engine.
 * ``dynamo``: backends by name, compiled callables, compiles ahead of time, errors, counters, resets, guards.
 * ``autograd_cache``: the lookups of AOTAutograd's cache, its keys and refusals.

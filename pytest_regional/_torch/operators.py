@@ -37,27 +37,6 @@ def is_op_packet(target: Any) -> bool:
     return isinstance(target, operator_types()[1])
 
 
-#: Namespaces of operators that come with torch.
-_TORCHS = frozenset(("aten", "prims", "prim", "higher_order", "inductor", "_inductor_test", "quantized", "profiler"))
-
-
-def foreign_operators(gm: Any) -> tuple[str, ...]:
-    """Return the operators of Dynamo's graph, and of the bodies in it, that do not come with torch; kernels as well.
-
-    What they compute, their derivatives and their shapes are code that no key holds.
-    """
-    found: dict[str, None] = {}
-    for module in gm.modules():
-        for node in module.graph.nodes if hasattr(module, "graph") else ():
-            target = node.target
-            name = target.name() if is_op_overload(target) else str(target) if is_op_packet(target) else ""
-            if name and name.partition("::")[0].partition(".")[0] not in _TORCHS:
-                found[name] = None
-            elif is_user_kernel(node):
-                found[str(target)] = None
-    return tuple(found)
-
-
 def is_higher_order_op(target: Any) -> bool:
     """Return whether ``target`` is a higher-order operator."""
     return isinstance(target, higher_order_operator())

@@ -15,7 +15,7 @@ import torch.fx
 from pytest_regional._errors import RegionalError, RegionalWarning
 from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.autograd_cache import note_refused_keys, refused_keys
-from pytest_regional._torch.config import random_numbers_are_functional, region_compile_settings
+from pytest_regional._torch.config import cache_tagged, random_numbers_are_functional, region_compile_settings
 from pytest_regional._torch.dynamo import count_fallback, restart_exceptions
 from pytest_regional._torch.fx_graphs import clone_alone, is_graph_module, node_for_number
 from pytest_regional._torch.inductor import (
@@ -36,6 +36,7 @@ from pytest_regional._torch.tracing import (
     size_hint,
     storage_key,
 )
+from pytest_regional.reference.caching.code import region_tag
 from pytest_regional.reference.effects import COLLECTIVE, RANDOM, Edge, effect_classes, element_of, written_arguments
 from pytest_regional.reference.extract import ExtractedRegion, nodes_of_symbols
 from pytest_regional.reference.ordering.carry_over import compile_in_order
@@ -312,7 +313,8 @@ def compile_with_inductor(request: RegionRequest) -> Compiled:
 
 def _compile_module(request: RegionRequest, module: torch.fx.GraphModule) -> Compiled:
     compile_function = standalone_compile()
-    with region_compile_settings(request.key.settings, request.name), refused_keys() as refusals:
+    tag = cache_tagged(region_tag(module))
+    with region_compile_settings(request.key.settings, request.name), tag, refused_keys() as refusals:
         compiled: Compiled = compile_function(
             module,
             list(request.inputs),

@@ -75,13 +75,14 @@ def _own(details: KeyDetails) -> Iterator[tuple[str, dict[str, str]]]:
         "inputs",
         {f"{name}, shared memory": place for name, _, place in (each.partition(": ") for each in details.memory)},
     )
+    yield "graph", {name: text for name, _, text in (each.rpartition(": ") for each in details.code)}
     yield "passes", {"the uuids of pre-grad passes that run after the lookup": stable_text(details.passes)}
     groups = (group.rpartition(": ") for group in details.groups)
     yield "processes", {f"the process group {name!r}": size for name, _, size in groups}
     yield "state", state_in_words(details.state)
     yield "options", {f"option {name}": str(value) for name, value in fields_of(details.options).items()}
     yield "machine", {name: str(value) for name, value in details.machine.as_dict().items()}
-    known = {"program", "annotations", "memory", "passes", "groups", "state", "options", "machine"}
+    known = {"program", "annotations", "code", "memory", "passes", "groups", "state", "options", "machine"}
     others = {each.name: stable_text(getattr(details, each.name)) for each in fields(details) if each.name not in known}
     yield "others", {f"the {name} of entries": value for name, value in others.items()}
 

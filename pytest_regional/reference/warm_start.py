@@ -46,6 +46,7 @@ from pytest_regional._torch.guards import (
 from pytest_regional._torch.tracing import new_fake_mode, tracing
 from pytest_regional.reference.caching.container import PICKLING_ERRORS, warn_once
 from pytest_regional.reference.caching.facts import (
+    UnstableValueError,
     class_text,
     code_digest,
     codes_in,
@@ -53,7 +54,7 @@ from pytest_regional.reference.caching.facts import (
     identity_text,
     value_text,
 )
-from pytest_regional.reference.caching.key import UnstableValueError, digest
+from pytest_regional.reference.caching.key import digest
 from pytest_regional.reference.caching.outer import UNUSABLE, EntryName
 from pytest_regional.reference.caching.store import open_store, record
 from pytest_regional.reference.caching.target import TargetFingerprint, this_machine

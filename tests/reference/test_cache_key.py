@@ -8,10 +8,10 @@ import torch
 
 from pytest_regional.reference import cache_key
 from pytest_regional.reference.caching import key as key_module
+from pytest_regional.reference.caching.facts import UnstableValueError
 from pytest_regional.reference.caching.key import (
     KeyDetails,
     TargetFingerprint,
-    UnstableValueError,
     digest,
     stable_text,
     this_machine,
@@ -79,7 +79,8 @@ def test_a_mistake_in_the_program_is_the_programs():
 
 
 def details(**changes):
-    base = KeyDetails(1, "program", ("0:mlp",), (), BackendOptions(), ("v1",), ("0: 2 ranks",), "state", this_machine())
+    options, groups = BackendOptions(), ("0: 2 ranks",)
+    base = KeyDetails(1, "program", ("0:mlp",), (), (), options, ("v1",), groups, "state", this_machine())
     return dataclasses.replace(base, **changes)
 
 
@@ -91,6 +92,7 @@ CHANGES = {
     "format": 2,
     "program": "other",
     "annotations": ("0:other",),
+    "code": ("operator mine::op: other",),
     "memory": ("input 0: other",),
     "options": BackendOptions(partitioner="min_cut"),
     "passes": ("v2",),

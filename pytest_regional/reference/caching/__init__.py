@@ -5,6 +5,7 @@ Modules, lower layers first; torch is only imported to describe a machine:
 * ``container``: payload bytes with magic, format version, header and checksum, and errors for what is wrong with them.
 * ``files``: artifacts as files, written atomically, in directories that no one else can write to.
 * ``key``: keys; ``target``: the machine and the versions that an artifact depends on.
+* ``code``: the user's code that tracing runs, as texts.
 * ``facts``: what a stored trace of Dynamo depends on, as texts that are the same in every process.
 * ``store``: entries as files, in PyTorch's portable artifacts, and in several stores. ``remote``: entries in Redis,
   signed.

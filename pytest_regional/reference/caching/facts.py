@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._torch.operators import is_higher_order_op, is_op_overload, is_op_packet
-from pytest_regional.reference.caching.key import UnstableValueError
 
 _ATOMS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
 _TORCH_VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -28,6 +28,10 @@ _DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType, types.Cl
 
 #: Attributes of a class that differ between processes, or decide over nothing.
 _NO_FACTS = frozenset(("__dict__", "__weakref__", "__doc__", "__annotations__", "__module__", "_abc_impl"))
+
+
+class UnstableValueError(RegionalError, ValueError):
+    """A value in a cache key has no text that is the same in every process."""
 
 
 def code_digest(code: types.CodeType) -> str:

@@ -5,28 +5,24 @@ from __future__ import annotations
 import dataclasses
 import enum
 import hashlib
-from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.fx
 
-from pytest_regional._errors import RegionalError
 from pytest_regional._torch.autograd_cache import GraphLookup
 from pytest_regional._torch.config import global_state
 from pytest_regional._torch.distributed import groups_named_in
 from pytest_regional._torch.fx_graphs import is_graph_module
 from pytest_regional._torch.tracing import base_of, inner_tensors, size_hint, storage_key
+from pytest_regional.reference.caching.facts import UnstableValueError
 from pytest_regional.reference.caching.target import TargetFingerprint, this_machine
 from pytest_regional.reference.options import BackendOptions
 
 _ATOMS = (bool, int, float, complex, str, bytes, type(None))
 _TORCH_VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format)
-
-
-class UnstableValueError(RegionalError, ValueError):
-    """A value in a cache key has no text that is the same in every process."""
 
 
 def stable_text(value: Any) -> str:
@@ -100,6 +96,7 @@ class KeyDetails:
             AOTAutograd, versions, sources of user-defined kernels.
         annotations: those of every node, including configs of regions, which PyTorch's key omits.
         options: of the backend.
+        code: what the user's code that tracing runs does (:mod:`pytest_regional.reference.caching.code`).
         memory: which inputs share memory, and where in it each of them is.
         passes: uuids of the pre-grad passes that run after a miss; none if they ran before the lookup.
         groups: names and sizes of the process groups that collectives of the graph name. PyTorch's key has the name,
@@ -112,6 +109,7 @@ class KeyDetails:
     format: int
     program: str
     annotations: tuple[str, ...]
+    code: tuple[str, ...]
     memory: tuple[str, ...]
     options: BackendOptions
     passes: tuple[Hashable, ...]
@@ -124,7 +122,9 @@ class KeyDetails:
         return digest(self)
 
 
-def details_of(lookup: GraphLookup, options: BackendOptions, passes: tuple[Hashable, ...]) -> KeyDetails:
+def details_of(
+    lookup: GraphLookup, options: BackendOptions, passes: tuple[Hashable, ...], code: Iterable[str]
+) -> KeyDetails:
     """Collect everything that affects the result of compiling the looked-up graph.
 
     Raises:
@@ -135,6 +135,7 @@ def details_of(lookup: GraphLookup, options: BackendOptions, passes: tuple[Hasha
         FORMAT,
         lookup.key(),
         tuple(annotations_of(lookup.graph)),
+        tuple(code),
         tuple(shared_memory(lookup.inputs)),
         options,
         passes,

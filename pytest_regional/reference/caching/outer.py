@@ -29,10 +29,12 @@ from pytest_regional._torch.autograd_cache import (
 from pytest_regional._torch.dynamo import constant_floats, float_inputs, float_restart, restart_with_constant
 from pytest_regional._torch.fx_graphs import is_graph_module
 from pytest_regional._torch.inductor import appended_passes, custom_graph_pass_base
-from pytest_regional._torch.operators import foreign_operators
+from pytest_regional._torch.registrations import foreign_operators
 from pytest_regional._torch.tracing import without_dispatch_modes
+from pytest_regional.reference.caching.code import user_code
 from pytest_regional.reference.caching.container import UnsavableGraphError, dumped, warn_of_unusable_entry, warn_once
-from pytest_regional.reference.caching.key import KeyDetails, UnstableValueError, annotations_of, details_of, digest
+from pytest_regional.reference.caching.facts import UnstableValueError
+from pytest_regional.reference.caching.key import KeyDetails, annotations_of, details_of, digest
 from pytest_regional.reference.caching.program import CompiledGraph
 from pytest_regional.reference.caching.store import Store, record
 from pytest_regional.reference.options import BackendOptions
@@ -204,7 +206,8 @@ class OuterCache:
     def _find_key(self, question: GraphLookup) -> UncacheableGraphError | UnstableValueError | None:
         """Compute the key; return why there is none."""
         try:
-            self.details = details_of(question, self.options, self.plan.uuids)
+            code = user_code(question.graph, question.inputs)
+            self.details = details_of(question, self.options, self.plan.uuids, code)
             self.key = self.details.digest()
         except (UncacheableGraphError, UnstableValueError) as error:
             if isinstance(error, KeyFailedError):
