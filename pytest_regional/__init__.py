@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pytest_regional.harness.parity.compare import BadProgramError, NotRefusedError, ParityError, ParityReport
     from pytest_regional.harness.process import NewProcessError
     from pytest_regional.harness.record import CompileRecord
-    from pytest_regional.harness.regional import Regional
+    from pytest_regional.harness.regional import Regional, report_region
     from pytest_regional.harness.training import TrainingParityError
     from pytest_regional.harness.vacuity import BackendLeakError, FallbackError, VacuousTestError
 
@@ -72,6 +72,7 @@ _HOMES = {
     "at_most": "harness.counters",
     "declared": "backends.capabilities",
     "region": "_region",
+    "report_region": "harness.regional",
     "supported": "backends.capabilities",
     "supported_for": "backends.capabilities",
     "torch_matches": "backends.capabilities",
@@ -110,6 +111,7 @@ __all__ = [
     "at_most",
     "declared",
     "region",
+    "report_region",
     "supported",
     "supported_for",
     "torch_matches",

@@ -106,9 +106,10 @@ class RunHooks:
             item.stash[HARNESS] = regional
             self._start_processes(item, regional)
             regional.goldens = goldens_of(item, target, update=settings.update)
-            # An audit checks the backward that is disclaimed, and the results that do not last.
+            # An audit checks the backward that is disclaimed, the results that do not last, and their strides.
             regional.forward_only &= "backward" not in mark.requires
             regional.looks_again |= "results_kept" in mark.requires
+            regional.looks_at_strides |= "strides" in mark.requires
             if settings.reports.holds_details:
                 item.stash[DRAWER] = details.new_drawer()
                 regional._observer.listeners.append(item.stash[DRAWER])

@@ -82,9 +82,11 @@ def _key_in_pytorchs_cache(backend: Callable[[], Any]) -> Callable[[Any, Sequenc
 #: Capabilities of backends that look at annotations, of the pre-grad stage, and of caches of whole graphs.
 REGIONS = (
     "regions",
+    "few_partitions",
     "region_ids",
     "region_configs",
     "distinct_region_configs",
+    "annotation_checks",
     "interleaved_regions",
     "nested_regions",
     "share_identical",
@@ -128,6 +130,7 @@ def torch_regional() -> BackendSpec:
         **without(OUTER_CACHE, "regions are cached one by one; the whole result only under force_autograd_cache"),
         region_ids=supported_for(">=2.13", "torch 2.11 ignores inductor_region: all annotated nodes are one region"),
         share_identical=unsupported("every partition is compiled on its own"),
+        annotation_checks=unsupported("what an annotation holds is not checked: docs/findings/annotation_mistakes.py"),
         region_edges=unsupported("an edge inside a region does not compile: docs/findings/control_deps_in_region.py"),
         region_order=unsupported("the order in an annotation is ignored"),
         pytorch_outer_cache=supported(),
@@ -151,7 +154,7 @@ class GraphCapabilities(
     **without(REGIONS, _BY_NAME.format("look at annotations")),
     **without(PRE_GRAD_PASSES, _BY_NAME.format("run Inductor's passes")),
     **without(OUTER_CACHE, _BY_NAME.format("keep results")),
-    inductor_code=unsupported(_BY_NAME.format("use Inductor")),
+    **without(("inductor_code", "region_counts"), _BY_NAME.format("use Inductor")),
 ):
     """A backend of which nothing is known but its name for ``torch.compile``: it is handed graphs.
 
@@ -201,7 +204,8 @@ def aot_eager() -> BackendSpec:
     """Return ``aot_eager``: AOTAutograd without a compiler."""
     capabilities = declared(
         **without(
-            (*REGIONS, *OUTER_CACHE, "compiles_regions", "inductor_code"), "nothing is compiled: the graph runs eager"
+            (*REGIONS, *OUTER_CACHE, "compiles_regions", "inductor_code", "region_counts"),
+            "nothing is compiled: the graph runs eager",
         ),
         **without(PRE_GRAD_PASSES, "Inductor's pre-grad stage is never reached"),
     )

@@ -85,11 +85,16 @@ CAPABILITIES = {
     ),
     "inductor_code": "Inductor generates the code: its settings and passes apply, and what it generated can be read.",
     "regions": "Annotated regions are compiled apart and the rest of the graph stays eager.",
+    "region_counts": (
+        "What is compiled of regions is counted: Inductor compiles it, or ``pytest_regional.report_region`` is called."
+    ),
+    "few_partitions": "A region is compiled in as few parts as dependencies allow.",
     "region_ids": "Nodes with different ``inductor_region`` ids never share a partition.",
     "region_configs": "``inductor_configs`` of an annotation hold while that region compiles.",
     "distinct_region_configs": (
         "Nodes of one region id with different ``inductor_configs`` are compiled apart, each with its own."
     ),
+    "annotation_checks": "A mistake in an annotation is an error that names it.",
     "interleaved_regions": "Regions that depend on each other both ways (a1 -> b2, b1 -> a2) compile.",
     "nested_regions": "Regions inside the body of a higher-order operator are found and compiled.",
     "share_identical": "Identical partitions are compiled once.",
@@ -101,6 +106,7 @@ CAPABILITIES = {
         "What a call returned stays as it was when the program is called again: no memory is handed out twice."
     ),
     "channels_last": "Channels-last memory format survives regions, forward and gradients.",
+    "strides": "Results have eager's strides: an output that is transposed in eager is transposed, not contiguous.",
     "custom_ops": "Operators made with ``torch.library.custom_op``, mutating ones too, run inside regions.",
     "higher_order_operators": (
         "Higher-order operators (``cond``, loops, checkpoints, nested compile regions, autograd functions) compile."

@@ -14,7 +14,7 @@ COUNTERS: dict[str, str] = {
     "traces": "frames that Dynamo traced; one that starts from a stored trace is not traced",
     "graphs": "graphs handed to the backend's compilers: inference, forward and backward, as AOTAutograd made them",
     "regions": "regions (one per graph and region key) found in those graphs",
-    "region_compiles": "Inductor code generations that happened; neither cache loads nor distinct source texts",
+    "region_compiles": "code generations of Inductor's, and compiles that the backend reports; no cache loads",
     "pre_grad_calls": "runs of a custom pre-grad pass on a whole Dynamo graph",
     "cache_hits": "lookups of a whole Dynamo graph's result that were answered",
     "cache_misses": "lookups of a whole Dynamo graph's result that found nothing",

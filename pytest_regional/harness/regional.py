@@ -7,13 +7,13 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from pytest_regional._limits import seconds_of
 from pytest_regional._seeds import DEFAULT_SEED
-from pytest_regional._text import shown
+from pytest_regional._text import shown, unknown_name
 from pytest_regional._torch.dynamo import guards_untimed
 from pytest_regional._torch.frames import why_no_frames
 from pytest_regional._torch.inductor import import_compilers
@@ -71,6 +71,7 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         forward_only: whether parity compares inference only, because the backend disclaims ``backward``.
         looks_again: whether parity checks the results of the first call again after the second; not where the backend
             disclaims ``results_kept``.
+        looks_at_strides: whether parity compares strides; not where the backend disclaims ``strides``.
         leaks: after the end, what was left changed, and was restored.
         blame_depth: how far a failed comparison is followed up: ``"off"``, ``"region"`` or ``"deep"``.
         blame_seconds: the CPU time that a search for a culprit may take.
@@ -103,6 +104,7 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         self._start_observing()
         self.forward_only = not spec.supports("backward")
         self.looks_again = bool(spec.supports("results_kept"))
+        self.looks_at_strides = bool(spec.supports("strides"))
         self._compiled_before = spec.compiled() if spec.compiled else 0
         self._parity_reports: list[ParityReport | TrainingReport] = []
         self._passes_on_graphs = 0
@@ -725,3 +727,29 @@ _RUNNING: list[Regional] = []
 def running() -> Regional | None:
     """Return the innermost active harness of this process, or ``None``."""
     return _RUNNING[-1] if _RUNNING else None
+
+
+def report_region(
+    subgraph: torch.fx.GraphModule, outcome: Literal["compiled", "loaded", "shared"] = "compiled"
+) -> None:
+    """Tell the harness that a backend compiled a region by another compiler than Inductor, which is seen without this.
+
+    Call it where the backend compiles, with each subgraph that it compiles on its own; see ``docs/other-backends.md``.
+    Outside of a test that is observed, nothing happens.
+
+    Args:
+        subgraph: what was compiled, with its nodes' annotations: each region in it has one partition more.
+        outcome: ``"compiled"`` moves ``region_compiles``; ``"loaded"``, from what the backend keeps,
+            ``region_cache_hits``; ``"shared"``, with an equal region, no counter.
+
+    Raises:
+        CompileForbiddenError: a compile inside ``no_compile()``.
+        TypeError: ``subgraph`` is no graph module.
+        ValueError: an outcome that does not exist.
+    """
+    if not isinstance(subgraph, torch.fx.GraphModule):
+        raise TypeError(f"report_region needs the torch.fx.GraphModule of a region, not {shown(subgraph)}")
+    if outcome not in ("compiled", "loaded", "shared"):
+        raise ValueError(unknown_name("outcome", outcome, ("compiled", "loaded", "shared")))
+    for regional in _RUNNING:
+        regional._observer.region_reported(subgraph, outcome)

@@ -6,8 +6,11 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
 import torch
 import torch._functorch.config
+
+from pytest_regional import Regional
 
 NEEDS = ("outer_cache",)
 
@@ -68,8 +71,11 @@ def cold_and_warm(regional: Any, program: Any, inputs: tuple[torch.Tensor, ...],
 
 
 @contextlib.contextmanager
-def whole_results_cached() -> Iterator[None]:
-    """Make AOTAutograd's cache store whole results for backends that have no cache of their own."""
+def whole_results_cached(regional: Regional) -> Iterator[None]:
+    """Make AOTAutograd's cache store whole results for backends that have no cache of their own; skip where neither."""
+    kept = regional.supports("outer_cache") or regional.supports("pytorch_outer_cache")
+    if not kept:
+        pytest.skip(f"needs outer_cache or pytorch_outer_cache: {kept.reason}")
     with torch._functorch.config.patch(force_autograd_cache=True, bundled_autograd_cache=True):
         yield
 

@@ -58,7 +58,7 @@ def regions_of(keywords):
 def check_that_a_change_is_seen(regional, before, after, training):
     """With AOTAutograd's cache of whole results switched on, for a backend that has none of its own."""
     inputs, values = pair(regional, training=training), []
-    with whole_results_cached():
+    with whole_results_cached(regional):
         run(regional.compile(annotated(**before)), inputs, training)
         regional.restart()
         compiled = regional.compile(annotated(**after))

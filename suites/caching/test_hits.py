@@ -100,7 +100,7 @@ def with_constant(x, w):
 def test_a_constant_in_a_region_with_pytorchs_cache(regional):
     """With AOTAutograd's cache of whole results switched on, for a backend that has none of its own."""
     inputs = pair(regional, n=2)
-    with whole_results_cached():
+    with whole_results_cached(regional):
         for _ in range(2):
             regional.restart()
             torch.testing.assert_close(run(regional.compile(with_constant), inputs), run(with_constant, inputs))

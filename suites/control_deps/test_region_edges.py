@@ -18,13 +18,9 @@ def _nothing_ran():
     RAN.clear()
 
 
-@pytest.mark.regional_known_failure(
-    "torch",
-    reason="an edge inside a region does not compile: docs/findings/control_deps_in_region.py",
-    torch=">=2.11",
-)
+@pytest.mark.regional_compile(requires=("regions", "region_edges", "inductor_code"))
 def test_an_edge_inside_a_region(regional):
-    """What the capability ``region_edges`` is about, expected to fail where PyTorch fails."""
+    """What the capability ``region_edges`` is about."""
     inputs = regional.randn(8, 8), regional.randn(8, 8)
     record = run_ordered_regions(regional, independent, *inputs, edges=(("add", "mm"), ("mm", "mul")))
     record.code.assert_order("aten.add", "aten.mm", "aten.mul")

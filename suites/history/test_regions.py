@@ -123,7 +123,7 @@ def interleaved_regions(regional):
     regional.assert_parity(program, regional.randn(4, 8), regional.randn(4, 8), regional.randn(8, 8))
 
 
-@bugs(layer="regions", notices="exception", requires=("higher_order_operators",))
+@bugs(layer="regions", notices="exception", requires=("higher_order_operators", "nested_regions"))
 def region_in_cond_branch(regional):
     """A region inside a branch of a condition compiles and then cannot be called."""
 
@@ -137,7 +137,7 @@ def region_in_cond_branch(regional):
     regional.assert_parity(program, regional.rand(8, 8))
 
 
-@bugs(layer="regions", torch=">=2.13", notices="partitions", requires=("region_ids", "backward"))
+@bugs(layer="regions", torch=">=2.13", notices="partitions", requires=("region_counts", "few_partitions", "backward"))
 def sum_of_gradients_divides_region(regional):
     """The sum of the gradients of a value that is used twice is in no region, and divides it."""
 
@@ -150,7 +150,7 @@ def sum_of_gradients_divides_region(regional):
     one_partition(record)
 
 
-@bugs(layer="regions", torch=">=2.13", notices="partitions", requires=("region_ids", "backward"))
+@bugs(layer="regions", torch=">=2.13", notices="partitions", requires=("region_counts", "few_partitions", "backward"))
 def gradient_of_op_in_place_leaves_region(regional):
     """The gradients of an operator in place lose the annotation, and divide the region."""
 

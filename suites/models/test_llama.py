@@ -23,7 +23,7 @@ def test_training_parity(regional, block):
     regional.assert_parity(block, hidden_states(regional, requires_grad=True))
 
 
-@pytest.mark.regional_compile(requires=("regions",))
+@pytest.mark.regional_compile(requires=("regions", "region_counts", "few_partitions"))
 def test_attention_is_one_region_in_each_graph(regional, block):
     record = regional.run(block, hidden_states(regional, requires_grad=True))
 

@@ -36,7 +36,7 @@ def test_inference_parity(regional, block):
         regional.assert_parity(block, regional.randn(BATCH, LENGTH, SIZE))
 
 
-@pytest.mark.regional_compile(requires=("flex_attention", "regions"))
+@pytest.mark.regional_compile(requires=("flex_attention", "regions", "region_counts"))
 def test_flex_attention_is_the_region(regional, block):
     with torch.no_grad():
         record = regional.run(block, regional.randn(BATCH, LENGTH, SIZE))

@@ -93,7 +93,7 @@ def test_training(regional, program):
     regional.assert_parity(program, regional.randn(6, 6, requires_grad=True))
 
 
-@pytest.mark.regional_compile(requires=("region_ids", "region_configs"))
+@pytest.mark.regional_compile(requires=("region_ids", "region_configs", "region_counts"))
 def test_other_configs_are_another_compile(regional):
     """Values cannot show which configs a region was compiled with."""
 
@@ -109,7 +109,7 @@ def test_other_configs_are_another_compile(regional):
     assert record.counters["region_compiles"] == 2
 
 
-@pytest.mark.regional_compile(requires=("region_ids", "share_identical"))
+@pytest.mark.regional_compile(requires=("region_ids", "share_identical", "region_counts"))
 def test_regions_that_differ_in_nothing_are_shared(regional):
     """What shows that the programs above come near to being shared."""
 

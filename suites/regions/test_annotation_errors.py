@@ -7,14 +7,8 @@ from torch.fx.traceback import annotate
 
 pytestmark = pytest.mark.regional_compile(requires=("regions",), expects_regions=False)
 
-PASSES_IN_SILENCE = pytest.mark.regional_known_failure(
-    "torch",
-    reason="what an annotation holds is not checked: docs/findings/annotation_mistakes.py",
-    torch=">=2.11",
-)
-
 # What is written in the annotation, and what the error has to name.
-SILENT_MISTAKES = {
+MISTAKES = {
     "misspelt_entry": ({"inductor_regoin": "r"}, "inductor_regoin"),
     "no_id": ({"inductor_region": None}, "inductor_region"),
     "unhashable_id": ({"inductor_region": ["r"]}, r"\['r'\]"),
@@ -22,18 +16,13 @@ SILENT_MISTAKES = {
     "config_of_another_type": ({"inductor_configs": {"epilogue_fusion": "yes"}}, "epilogue_fusion"),
     "not_a_region": (["r"], r"\['r'\]"),
 }
-MISTAKES = {
+MISTAKEN_CONFIGS = {
     "configs_are_no_dictionary": ({"inductor_configs": "epilogue_fusion"}, "inductor.config"),
     "misspelt_config": ({"inductor_configs": {"epilogue_fusoin": True}}, "epilogue_fusoin"),
 }
-CASES = [
-    *(pytest.param(*case, id=name, marks=PASSES_IN_SILENCE) for name, case in SILENT_MISTAKES.items()),
-    *(pytest.param(*case, id=name) for name, case in MISTAKES.items()),
-]
 
 
-@pytest.mark.parametrize(("value", "named"), CASES)
-def test_a_mistake_is_an_error_that_names_it(regional, value, named):
+def refused(regional, value, named):
     def program(x, w):
         with annotate({"compile_with_inductor": value}):
             return x @ w
@@ -44,6 +33,19 @@ def test_a_mistake_is_an_error_that_names_it(regional, value, named):
     assert regional.counters["region_compiles"] == 0
 
 
+@pytest.mark.regional_compile(requires=("regions", "annotation_checks"))
+@pytest.mark.parametrize(("value", "named"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_an_error_that_names_it(regional, value, named):
+    refused(regional, value, named)
+
+
+@pytest.mark.regional_compile(requires=("regions", "region_configs"))
+@pytest.mark.parametrize(("value", "named"), MISTAKEN_CONFIGS.values(), ids=MISTAKEN_CONFIGS)
+def test_a_mistaken_config_is_an_error_that_names_it(regional, value, named):
+    refused(regional, value, named)
+
+
+@pytest.mark.regional_compile(requires=("regions", "region_counts"))
 @pytest.mark.parametrize("value", [0, False, "", {}], ids=repr)
 def test_a_falsy_annotation_is_an_annotation(regional, value):
     def program(x, w):

@@ -114,11 +114,11 @@ def test_an_unknown_config_is_an_error_that_names_it(regional):
         with in_region("wrong", no_such_setting=True):
             return x @ w
 
-    with pytest.raises(Exception, match=r"Invalid inductor config key 'no_such_setting'"):
+    with pytest.raises(Exception, match="no_such_setting"):
         regional.run(program, *pair(regional))
 
 
-@pytest.mark.regional_compile(requires=("region_ids",))
+@pytest.mark.regional_compile(requires=("region_ids", "region_counts"))
 def test_the_innermost_annotation_wins(regional):
     def program(x, w):
         with in_region("outer"):

@@ -129,6 +129,7 @@ def test_a_loop_inside_a_region_trains(regional, program):
     regional.assert_parity(program, *operands(regional, requires_grad=True))
 
 
+@pytest.mark.regional_compile(requires=("nested_regions", "region_counts"))
 @BODY_IS_CALLED_UNBOXED
 @pytest.mark.parametrize("program", AROUND, ids=lambda program: program.__name__)
 def test_a_region_in_a_body(regional, program):

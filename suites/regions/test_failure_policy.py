@@ -8,7 +8,7 @@ import torch
 from .annotations import in_region
 from .variants import variant
 
-pytestmark = pytest.mark.regional_compile(requires=("regions",), expects_regions=False)
+pytestmark = pytest.mark.regional_compile(requires=("regions", "inductor_code"), expects_regions=False)
 
 
 class PlantedError(RuntimeError):

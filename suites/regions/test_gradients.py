@@ -71,6 +71,7 @@ def test_parity_where_gradients_are_added(regional, program):
     regional.assert_parity(program, *pair(regional))
 
 
+@pytest.mark.regional_compile(requires=("backward", "regions", "region_ids", "region_counts", "few_partitions"))
 @SUMS_STAY_OUTSIDE
 @pytest.mark.parametrize("program", SUMS, ids=lambda program: program.__name__)
 def test_sums_of_gradients_do_not_divide_a_region(regional, program):
@@ -114,6 +115,8 @@ def test_parity_of_ops_in_place(regional, write):
     regional.assert_parity(in_place(write), *pair(regional))
 
 
+@pytest.mark.regional_compile(requires=("backward", "regions", "region_ids", "region_counts"))
+@pytest.mark.regional_compile(requires=("backward", "regions", "region_ids", "region_counts", "few_partitions"))
 @METADATA_IS_LOST
 @pytest.mark.parametrize("write", WRITES, ids=lambda write: write.__name__)
 def test_gradients_of_ops_in_place_do_not_divide_a_region(regional, write):
@@ -135,6 +138,7 @@ def test_a_weight_of_two_regions(regional):
     assert [record.region(name, "backward").partitions for name in ("a", "b")] == [1, 1]
 
 
+@pytest.mark.regional_compile(requires=("backward", "regions", "region_ids", "region_counts"))
 def view_alone(x, w):
     h = x.sin()
     with in_region("view"):
@@ -149,6 +153,7 @@ def test_a_region_of_a_view_alone(regional):
     assert record.region("view", "forward").partitions == 1
 
 
+@pytest.mark.regional_compile(requires=("backward", "regions", "region_ids", "region_counts"))
 def view_between(x, w):
     with in_region("r"):
         h = x @ w

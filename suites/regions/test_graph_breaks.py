@@ -42,7 +42,7 @@ def test_a_break_inside_a_region(regional):
     regional.assert_parity(inside, *pair(regional, requires_grad=wants_gradient(regional)))
 
 
-@pytest.mark.regional_compile(fullgraph=False, requires=("regions",))
+@pytest.mark.regional_compile(fullgraph=False, requires=("regions", "region_counts"))
 def test_a_region_between_two_breaks_is_compiled(regional):
     record = regional.run(around, *pair(regional))
     assert [(r.name, r.partitions) for r in record.regions] == [("r", 1)]

@@ -63,7 +63,7 @@ def test_training(regional, program):
     regional.assert_parity(program, *pair(regional, requires_grad=True))
 
 
-@pytest.mark.regional_compile(requires=("nested_regions", "regions"))
+@pytest.mark.regional_compile(requires=("nested_regions", "regions", "region_counts"))
 def test_a_shared_body_is_compiled_once_in_each_direction(regional):
     record = regional.run(region_in_body, *pair(regional, requires_grad=True))
 

@@ -54,7 +54,7 @@ def test_training_parity(regional, program):
     regional.assert_parity(program, *pair(regional, requires_grad=True))
 
 
-@pytest.mark.regional_compile(requires=("regions",))
+@pytest.mark.regional_compile(requires=("regions", "region_counts"))
 def test_recomputed_ops_are_compiled_in_the_backward(regional):
     record = regional.run(checkpointed_body, *pair(regional, requires_grad=True))
 
@@ -64,7 +64,7 @@ def test_recomputed_ops_are_compiled_in_the_backward(regional):
     assert backward.partitions >= 1
 
 
-@pytest.mark.regional_compile(requires=("nested_regions",))
+@pytest.mark.regional_compile(requires=("nested_regions", "region_counts"))
 def test_a_region_in_a_nested_compile_region(regional):
     body = nested_compile_region(product)
 
@@ -78,7 +78,7 @@ def test_a_region_in_a_nested_compile_region(regional):
     regional.assert_parity(program, *pair(regional))
 
 
-@pytest.mark.regional_compile(requires=("nested_regions",))
+@pytest.mark.regional_compile(requires=("nested_regions", "region_counts"))
 @pytest.mark.regional_known_failure(
     "torch",
     reason="a compiled branch takes a boxed list that cond does not pass: docs/findings/region_in_cond_branch.py",

@@ -7,7 +7,7 @@ import torch
 
 from .annotations import chain, in_region
 
-pytestmark = pytest.mark.regional_compile(requires=("regions",))
+pytestmark = pytest.mark.regional_compile(requires=("regions", "region_counts"))
 
 
 def pair(regional, **options):
@@ -30,6 +30,7 @@ def test_a_chain_without_region(regional):
     assert record.counters["region_compiles"] == 0
 
 
+@pytest.mark.regional_compile(requires=("regions", "region_counts", "few_partitions"))
 def test_an_independent_node_in_the_middle_does_not_split_a_region(regional):
     def program(x, w):
         with in_region("one"):
@@ -54,7 +55,7 @@ def test_two_independent_nodes_of_one_region_are_one_partition(regional):
     assert record.counters["region_compiles"] == 1
 
 
-@pytest.mark.regional_compile(requires=("regions", "region_ids"))
+@pytest.mark.regional_compile(requires=("regions", "region_ids", "region_counts"))
 def test_two_ids_are_two_partitions(regional):
     def program(x, w):
         with in_region("one"):
@@ -68,7 +69,7 @@ def test_two_ids_are_two_partitions(regional):
     assert [(r.name, r.partitions) for r in record.regions] == [("one", 1), ("two", 1)]
 
 
-@pytest.mark.regional_compile(requires=("regions", "region_ids"))
+@pytest.mark.regional_compile(requires=("regions", "region_ids", "region_counts"))
 def test_two_adjacent_ids_are_never_in_one_partition(regional):
     def program(x, w):
         with in_region("one"):
@@ -81,7 +82,7 @@ def test_two_adjacent_ids_are_never_in_one_partition(regional):
     assert record.counters["region_compiles"] == 2
 
 
-@pytest.mark.regional_compile(requires=("regions", "share_identical"))
+@pytest.mark.regional_compile(requires=("regions", "share_identical", "region_counts"))
 def test_identical_blocks_are_compiled_once_forward_and_once_backward(regional):
     def program(x, *weights):
         for w in weights:
@@ -99,7 +100,7 @@ def test_identical_blocks_are_compiled_once_forward_and_once_backward(regional):
     assert record.counters["region_compiles"] == 2
 
 
-@pytest.mark.regional_compile(requires=("share_identical",))
+@pytest.mark.regional_compile(requires=("share_identical", "region_counts"))
 def test_a_second_model_of_the_same_blocks_costs_no_compile(regional):
     def model(count):
         def program(x, w):

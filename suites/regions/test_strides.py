@@ -61,6 +61,7 @@ def test_a_channels_last_value_leaves_a_region(regional, operator):
     regional.assert_parity(program, images(regional))
 
 
+@pytest.mark.regional_compile(requires=("channels_last", "regions"))
 @loses_the_format(">=2.13")  # 2.11 traces roll otherwise
 def test_the_outer_graph_views_what_leaves_a_region(regional):
     """A trace takes ``roll`` for contiguous, so the ``reshape`` after it becomes a view of what leaves the region."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -10,14 +11,18 @@ import pytest
 
 from pytest_regional.command_line import main
 from pytest_regional.command_line.new_backend import FILES
-from tests.warm_process import run_module
+from tests.warm_process import ROOT, run_module
 
 
-@pytest.fixture(scope="module")
-def package(tmp_path_factory):
+@pytest.fixture(scope="module", params=[[], ["--whole-graph"]], ids=["regions", "whole_graph"])
+def package(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("new") / "my-backend"
-    assert main(["new-backend", str(folder)]) == 0
+    assert main(["new-backend", str(folder), *request.param]) == 0
     return folder
+
+
+def compiles_regions(package):
+    return "split_regions" in (package / "my_backend" / "compiler.py").read_text()
 
 
 def test_every_file_is_there(package):
@@ -29,25 +34,34 @@ def test_every_file_is_there(package):
         assert "{%" not in text
 
 
+def run_tests(package, *arguments):
+    return run_module("pytest", ["-p", "no:cacheprovider", "-p", "no:randomly", *arguments], package, os.environ)
+
+
 def test_its_tests_pass_as_written_and_what_it_disclaims_fails(package):
-    done = run_module(
-        "pytest", ["-p", "no:cacheprovider", "-p", "no:randomly", "--regional-audit"], package, os.environ
-    )
-    assert "= 4 passed, 1 xfailed" in done.stdout, done.stdout + done.stderr
+    done = run_tests(package, "--regional-audit")
+    expected = "= 4 passed, 1 xfailed" if compiles_regions(package) else "= 3 passed in"
+    assert expected in done.stdout, done.stdout + done.stderr
 
 
-def test_a_broken_compiler_is_noticed(package, tmp_path):
-    import shutil
+def test_the_suites_pass_as_written(package):
+    """Those about how regions are taken apart, and what is asked of annotations; all of them take minutes."""
+    files = [str(ROOT / "suites" / "regions" / f"test_{name}.py") for name in ("partition_counts", "annotation_errors")]
+    done = run_tests(package, "-c", "pyproject.toml", *files)
+    expected = "= 12 passed, 11 skipped" if compiles_regions(package) else "= 23 skipped"
+    assert expected in done.stdout, done.stdout + done.stderr
 
+
+def test_a_backend_without_regions_is_noticed(package, tmp_path):
+    if not compiles_regions(package):
+        pytest.skip("there are none to begin with")
     copy = tmp_path / "copy"
     shutil.copytree(package, copy)
     compiler = copy / "my_backend" / "compiler.py"
     text = compiler.read_text()
-    assert "return regional_inductor(gm, example_inputs)" in text
-    compiler.write_text(text.replace("return regional_inductor(gm, example_inputs)", "return lambda args: gm(*args)"))
-    done = run_module(
-        "pytest", ["-p", "no:cacheprovider", "-p", "no:randomly", "-k", "the_rest_is_eager"], copy, os.environ
-    )
+    assert "    if not regions:" in text
+    compiler.write_text(text.replace("    if not regions:", "    if regions:"))
+    done = run_tests(copy, "-k", "the_rest_is_eager")
     assert "= 1 failed" in done.stdout, done.stdout
 
 

@@ -66,6 +66,16 @@ def _outputs_pooled(compiled: Compiled) -> Compiled:
     return call
 
 
+def _compiled_at_each_call(compiled: Compiled) -> Compiled:
+    """Have Dynamo forget the program with each call, as guards do that never hold."""
+
+    def call(*arguments: Any) -> Any:
+        torch.compiler.reset()
+        return compiled(*arguments)
+
+    return call
+
+
 def _pooled(pool: dict[tuple[Any, ...], torch.Tensor], place: int, value: torch.Tensor) -> torch.Tensor:
     if value.requires_grad or value._is_view():
         return value
@@ -217,6 +227,13 @@ FAULTS = (
         ("results_kept",),
         (BOUNDARIES,),
         wrap=_outputs_pooled,
+    ),
+    Mutant(
+        "compiled_at_each_call",
+        "each call of the program compiles it again",
+        ("parity",),
+        (BOUNDARIES,),
+        wrap=_compiled_at_each_call,
     ),
     Mutant(
         "saved_overwritten",

@@ -199,6 +199,13 @@ FAULTS = (
         (region_keys(_last_region_left_out),),
     ),
     Mutant(
+        "nothing_compiled",
+        "every region runs eager",
+        ("plan",),
+        (COUNTS, INTERLEAVED),
+        (region_keys(lambda graph, keys: {}),),
+    ),
+    Mutant(
         "backward_silently_eager",
         "no region of a backward graph is compiled",
         ("plan",),

@@ -152,6 +152,14 @@ def _one_draw_more(right: Call) -> Call:
     return call
 
 
+def _reseeded(right: Call) -> Call:
+    def call(*arguments: Any) -> Sequence[Any]:
+        torch.manual_seed(0)
+        return right(*arguments)
+
+    return call
+
+
 _waiting: list[tuple[Any, ...]] = []
 
 
@@ -281,5 +289,12 @@ FAULTS = (
         (EFFECTS,),
         calls(_one_draw_more),
         needs=("draws",),
+    ),
+    Mutant(
+        "reseeded",
+        "a region seeds the random generator, whether it draws or not",
+        ("parity",),
+        (BOUNDARIES,),
+        calls(_reseeded),
     ),
 )

@@ -18,6 +18,7 @@ _TEMPLATES = Path(__file__).parent
 FILES = {
     "README.md.j2": "README.md",
     "pyproject.toml.j2": "pyproject.toml",
+    "known_failures.txt.j2": "known-failures.txt",
     "package.py.j2": "{name}/__init__.py",
     "compiler.py.j2": "{name}/compiler.py",
     "conformance.py.j2": "{name}/conformance.py",
@@ -31,11 +32,12 @@ def add_command(commands: Any) -> None:
     parser = commands.add_parser(
         "new-backend",
         help=_HELP,
-        description=f"{_HELP.capitalize()}. As written it compiles annotated regions with PyTorch's own compiler, and "
-        f"its tests pass; replace the compiler by yours. Nothing that exists is overwritten.",
+        description=f"{_HELP.capitalize()}. As written it finds annotated regions and runs them as they are; its tests "
+        f"and the conformance suites pass. Put your compiler there. Nothing that exists is overwritten.",
     )
     parser.add_argument("folder", metavar="DIR", type=Path, help="a new or empty folder")
     parser.add_argument("--name", help="name of the package and of the backend (default: that of the folder)")
+    parser.add_argument("--whole-graph", action="store_true", help="for a compiler of graphs, not of annotated regions")
     parser.set_defaults(run=_new_backend)
 
 
@@ -47,15 +49,15 @@ def _new_backend(asked: argparse.Namespace) -> int:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is there and not empty; give a new folder.")
     try:
-        written = write(folder, name)
+        written = write(folder, name, whole_graph=asked.whole_graph)
     except OSError as error:
         raise UsageError(f"{folder} cannot be written: {error.strerror}.") from error
     print(f"{folder}: {plural(len(written), 'file')}. Now: cd {folder} && python -m pytest")
     return 0
 
 
-def write(folder: Path, name: str) -> list[Path]:
-    """Write the package ``name`` into ``folder``; return the files."""
+def write(folder: Path, name: str, *, whole_graph: bool = False) -> list[Path]:
+    """Write the package ``name``, of a compiler of regions or of graphs, into ``folder``; return the files."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -65,7 +67,7 @@ def write(folder: Path, name: str) -> list[Path]:
     for template, target in FILES.items():
         path = folder / target.format(name=name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(environment.get_template(template).render(name=name), encoding="utf-8")
+        path.write_text(environment.get_template(template).render(name=name, whole_graph=whole_graph), encoding="utf-8")
         written.append(path)
     return written
 

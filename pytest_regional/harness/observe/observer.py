@@ -45,6 +45,10 @@ class CompileForbiddenError(RegionalError, AssertionError):
     """Something compiled inside ``no_compile()``."""
 
 
+#: The counter that each outcome of a reported region moves; one whose code is shared with another moves none.
+REPORTED = {"compiled": "region_compiles", "loaded": "region_cache_hits"}
+
+
 class Observer:
     """Counters, graphs and generated code of everything compiled while :meth:`watching`.
 
@@ -418,15 +422,28 @@ class Observer:
 
     def _on_standalone_compile(self, original: Callable[..., Any], gm: Any, *args: Any, **kwargs: Any) -> Any:
         self._refuse("Inductor was handed a region")
+        with self._frame(self._region_frame(gm)):
+            inputs = kwargs["example_inputs"] if "example_inputs" in kwargs else args[0]
+            return compile_region_observed(self.listeners, gm, inputs, lambda: original(gm, *args, **kwargs))
+
+    def region_reported(self, subgraph: Any, outcome: str) -> None:
+        """Note a region that a compiler other than Inductor dealt with; ``outcome`` as :func:`report_region`."""
+        if outcome == "compiled":
+            self._refuse("the backend compiled a region")
+        frame = self._region_frame(subgraph)
+        if outcome in REPORTED:
+            self._log.count(REPORTED[outcome], f"reported by the backend: {frame}", self._other())
+        self.called_compiled_region |= not self._other()
+
+    def _region_frame(self, gm: Any) -> Frame:
+        """Return the frame of a region that is compiled on its own, which counts as a partition of its graph."""
         outer = self._inside("graph")
         backend = self._inside("backend")
         graph = outer.graph if outer else (backend.gm if backend else None)
         regions = tuple(annotated.regions_in(gm)) or (outer.regions if outer else ())
         if graph:
             graph.add_partition(regions)
-        with self._frame(Frame("region", graph, regions)):
-            inputs = kwargs["example_inputs"] if "example_inputs" in kwargs else args[0]
-            return compile_region_observed(self.listeners, gm, inputs, lambda: original(gm, *args, **kwargs))
+        return Frame("region", graph, regions)
 
     def _on_fx_key(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         key, info = original(*args, **kwargs)

@@ -315,7 +315,7 @@ class ParityCheck:
         how: dict[str, Any] = {"level": self.level, "rtol": self.rtol, "atol": self.atol}
         own_draws = not self.regional.supports("rng")
         report = compare(case.eager, candidate, case.fp64, noise=case.noise, own_draws=own_draws, **how)
-        report = replace(report, mismatches=tuple(m for m in report.mismatches if not self._ignores(m.where)))
+        report = replace(report, mismatches=tuple(m for m in report.mismatches if not self._ignores(m.where, m.kind)))
         if not any(mismatch.where.endswith(AFTER) for mismatch in report.mismatches):
             return report
         # A time or an address differs in any two runs.
@@ -328,8 +328,10 @@ class ParityCheck:
             not_compared=(*report.not_compared, *(f"{where}: two eager runs differ" for where in sorted(unstable))),
         )
 
-    def _ignores(self, where: str) -> bool:
-        """Say whether ``where`` is Python state, or a tensor in it, that is not to be compared."""
+    def _ignores(self, where: str, kind: str) -> bool:
+        """Say whether strides, or Python state at ``where`` or a tensor in it, are not to be compared."""
+        if kind == "stride" and not self.regional.looks_at_strides:
+            return True
         return any(_is_in(where, ignored) for ignored in self.ignore_state)
 
     def _check_ignored(self, eager: Execution, candidate: Execution) -> None:

@@ -39,6 +39,11 @@ class OpenVINOCapabilities(GraphCapabilities):
         return unsupported("what a compiled part returns is contiguous")
 
     @property
+    def strides(self) -> Support:
+        """Results have eager's strides: an output that is transposed in eager is transposed, not contiguous."""
+        return unsupported("what a compiled part returns is contiguous")
+
+    @property
     def rng(self) -> Support:
         """Random operators draw what eager draws under ``fallback_random``."""
         return unsupported("torch.rand becomes an operator of OpenVINO's, which draws other numbers and heeds no seed")
