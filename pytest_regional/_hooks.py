@@ -26,6 +26,7 @@ from pytest_regional._phases import limits_of, stderr_of
 from pytest_regional._reporting import ATTRIBUTE
 from pytest_regional._retirement import Retirement, UnrestorableStateError
 from pytest_regional._seeds import seed_for
+from pytest_regional._signals import interrupt_deferred
 from pytest_regional._stash import DRAWER, FUZZ, HARNESS, PHASES, TARGET
 from pytest_regional._text import plural
 from pytest_regional._waiting import waiting_for
@@ -331,6 +332,13 @@ class RunHooks:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write what a run leaves; Ctrl-C takes effect when it is written."""
+        with interrupt_deferred() as interrupted:
+            self._finish(session)
+        if interrupted:
+            session.exitstatus = pytest.ExitCode.INTERRUPTED
+
+    def _finish(self, session: pytest.Session) -> None:
         """Write goldens, the report, and totals to the JUnit file, in the process that has the facts of all workers.
 
         It also brings the store of compiled kernels back to its size.

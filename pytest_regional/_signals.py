@@ -5,11 +5,12 @@ By default they end the process at once, without pytest.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 from pytest_regional import _processes
@@ -74,6 +75,26 @@ class EndingSignals:
         message = self._ending(signal.Signals(signum).name)
         if self.raises:
             raise EndedBySignal(message)
+
+
+@contextlib.contextmanager
+def interrupt_deferred() -> Iterator[list[int]]:
+    """Note a first Ctrl-C in the list that is yielded, rather than raise it; a second one is raised."""
+    came: list[int] = []
+
+    def note(signum: int, frame: FrameType | None) -> None:
+        came.append(signum)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield came
+        return
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield came
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _caught_in_c(signum: int) -> bool:

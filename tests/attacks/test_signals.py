@@ -76,6 +76,32 @@ def test_in_other_phases(tmp_path, where):
     assert "test_behind" not in run.ended
 
 
+INTERRUPTED_WHILE = {
+    "collecting": "def pytest_collection_modifyitems(): os.kill(os.getpid(), signal.SIGINT)",
+    "a test is set up": "def pytest_runtest_setup(): os.kill(os.getpid(), signal.SIGINT)",
+    "a test is torn down": "def pytest_runtest_teardown(): os.kill(os.getpid(), signal.SIGINT)",
+    "a test is reported": "def pytest_runtest_logreport(): os.kill(os.getpid(), signal.SIGINT)",
+    "reports are written": """
+from pytest_regional.report import details
+add_to_run = details.add_to_run
+def interrupted(*arguments):
+    os.kill(os.getpid(), signal.SIGINT)
+    return add_to_run(*arguments)
+details.add_to_run = interrupted
+""",
+}
+
+
+@pytest.mark.parametrize("when", INTERRUPTED_WHILE)
+def test_an_interrupt_leaves_reports(tmp_path, when):
+    run = signalled(tmp_path, "SIGINT", body="pass", conftest=f"import signal\n{INTERRUPTED_WHILE[when]}\n")
+    assert run.status == pytest.ExitCode.INTERRUPTED
+    assert "INTERNALERROR" not in run.printed
+    assert "Traceback" not in run.printed
+    known = {"a test is torn down": 1, "a test is reported": 1, "reports are written": 3}
+    assert len(run.report["tests"]) == known.get(when, 0)
+
+
 def test_who_catches_exceptions_does_not_catch_it(tmp_path):
     """As compilers do, and comparisons of what is raised: a campaign would go on until it is killed."""
     body = "\n    ".join(("for _ in range(60):", "    try: send('SIGTERM')", "    except Exception: pass"))

@@ -207,7 +207,7 @@ def _same_collector(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
 
 
 def _with_those_of_packages(callbacks: list[Any], now: list[Any]) -> list[Any]:
-    # Hypothesis, for one, adds its callback once in a process, at the first property test. Builtins are nobody's.
+    # Hypothesis, for one, adds its callback once in a process, at the first property test.
     added = [each for each in now if each not in callbacks and hasattr(each, "__code__")]
     return [*callbacks, *(each for each in added if not is_a_tests(None, each, imported_modules()))]
 
