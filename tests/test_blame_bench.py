@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench import blame, blame_faults
+from bench import blame, blame_faults, blame_planted
 from bench.blame import table, table_of_bisector
 from bench.mutants.faults import FAULTS
 from suites.history import known_bugs
@@ -91,3 +91,20 @@ def test_every_fault_has_a_place():
         layer for places in (blame_faults.PLACES, blame_faults.ELSEWHERE) for one in places.values() for layer in one
     }
     assert layers <= set(blame_faults.OF_BACKEND)
+
+
+def test_planted_faults_are_judged():
+    """Of several culprits that are named one has to be right; a confirmed one that is not is counted."""
+    fault = next(fault for fault in blame_planted.FAULTS if fault.name == "lowering_of_sin")
+    right = {"layer": "lowering", "steps": ["lowering aten.sin.default at sin"], "setting": "", "also": []}
+    wrong = {"layer": "decomposition", "steps": ["decomposition aten.cat.default"], "setting": ""}
+    for culprit, judged in (
+        ({**right, "confidence": "confirmed"}, (True, True, False)),
+        ({**wrong, "also": [right], "confidence": "necessary"}, (True, True, False)),
+        ({**wrong, "also": [], "confidence": "confirmed"}, (False, False, True)),
+        ({**right, "steps": ["lowering aten.cos.default at cos"], "confidence": "confirmed"}, (True, False, True)),
+        ({**right, "steps": [], "confidence": "necessary"}, (True, False, False)),
+    ):
+        assert tuple(blame.judged(fault, culprit).values()) == judged
+    names = [fault.name for fault in blame_planted.FAULTS]
+    assert len(names) == len(set(names)) > 20
