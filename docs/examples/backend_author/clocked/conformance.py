@@ -9,6 +9,7 @@ _NO_CACHE = unsupported("the result of a whole graph is not kept")
 _NO_PASSES = unsupported("passes are not run on the whole graph")
 
 capabilities = declared(
+    annotation_checks=unsupported("what an annotation holds is not checked"),
     nested_region_options=unsupported("compilers of nested regions are not asked"),
     outer_cache=_NO_CACHE,
     outer_cache_before_backward=_NO_CACHE,
