@@ -1,4 +1,4 @@
-"""Twelve models of ``transformers``: two small layers each, random weights, nothing downloaded.
+"""Fifteen models of ``transformers``: two small layers each, random weights, nothing downloaded.
 
 Regions are made by patching classes, in a context: ``annotated(case)``. What a model computes is left alone. Dropout is
 off: this suite asks for rounding, ``regions/test_backward_draws.py`` for random numbers.
@@ -146,6 +146,26 @@ CASES = (
         {**_EXPERTS, "intermediate_size": 32, "moe_intermediate_size": 16, "num_experts": 4, "head_dim": 8},
         "SparseMoeBlock",
     ),
+    _decoder(
+        "deepseek_v3",
+        "DeepseekV3",
+        {
+            **_EXPERTS,
+            "num_key_value_heads": 4,
+            "intermediate_size": 64,
+            "moe_intermediate_size": 16,
+            "n_routed_experts": 4,
+            "n_group": 2,
+            "topk_group": 1,
+            "kv_lora_rank": 8,
+            "q_lora_rank": 8,
+            "qk_rope_head_dim": 4,
+            "qk_nope_head_dim": 8,
+            "v_head_dim": 8,
+            "first_k_dense_replace": 1,
+        },
+        "MoE",
+    ),
     ModelCase(
         "gpt2",
         "gpt2.modeling_gpt2:GPT2LMHeadModel",
@@ -225,6 +245,47 @@ CASES = (
         "ViTConfig",
         {**_SIZES, **_NO_DROPOUT, "intermediate_size": 64, "image_size": 32, "patch_size": 8, **_CLASSIFIER},
         {"vit.modeling_vit:ViTMLP": "feed_forward", "vit.modeling_vit:ViTAttention": "attention"},
+        image,
+        kinds,
+    ),
+    ModelCase(
+        "swin",
+        "swin.modeling_swin:SwinForImageClassification",
+        "SwinConfig",
+        {
+            "image_size": 32,
+            "embed_dim": 8,
+            "depths": [1, 1],
+            "num_heads": [2, 2],
+            "window_size": 4,
+            "drop_path_rate": 0.0,
+            **_CLASSIFIER,
+        },
+        {"swin.modeling_swin:SwinMLP": "feed_forward", "swin.modeling_swin:SwinAttention": "attention"},
+        image,
+        kinds,
+    ),
+    ModelCase(
+        "segformer",
+        "segformer.modeling_segformer:SegformerForImageClassification",
+        "SegformerConfig",
+        {
+            "num_encoder_blocks": 2,
+            "depths": [1, 1],
+            "sr_ratios": [2, 1],
+            "hidden_sizes": [8, 16],
+            "patch_sizes": [7, 3],
+            "strides": [4, 2],
+            "num_attention_heads": [1, 2],
+            "mlp_ratios": [2, 2],
+            "drop_path_rate": 0.0,
+            "classifier_dropout_prob": 0.0,
+            **_CLASSIFIER,
+        },
+        {
+            "segformer.modeling_segformer:SegformerMixMLP": "feed_forward",
+            "segformer.modeling_segformer:SegformerAttention": "attention",
+        },
         image,
         kinds,
     ),

@@ -54,6 +54,27 @@ def test_a_static_cache(regional, case, model):
     decode(regional, model, static_cache(model))
 
 
+@pytest.mark.parametrize("case", [case for case in DECODERS if case.name == "llama"], ids=lambda case: case.name)
+def test_a_cache_in_a_plain_dict(regional, case, model):
+    """Keys and values are entries of a dict, which the program replaces by longer ones."""
+
+    def step(input_ids, kept):
+        cache = transformers.DynamicCache(config=model.config)
+        for layer in range(model.config.num_hidden_layers):
+            if layer in kept:
+                cache.update(*kept[layer], layer)
+        output = model(input_ids=input_ids, past_key_values=cache, use_cache=True)
+        kept.update({index: (layer.keys, layer.values) for index, layer in enumerate(cache.layers)})
+        return output.logits
+
+    kept = {}
+    with torch.no_grad():
+        step(tokens(regional), kept)
+        report = regional.assert_parity(step, regional.randint(0, TOKENS, (BATCH, 1)), kept)
+    assert report.compared >= 2 * (1 + 4)
+    assert report.anchored
+
+
 @pytest.mark.parametrize("case", [case for case in CASES if case.name == "t5"], ids=lambda case: case.name)
 def test_caches_of_a_decoder_that_attends_to_an_encoder(regional, case, model):
     with torch.no_grad():
