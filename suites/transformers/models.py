@@ -335,7 +335,14 @@ CASES = (
     ),
 )
 
+_LAYER_NORM = pytest.mark.regional_known_failure(
+    "torch",
+    reason="the gradient of a layer norm has other strides than its fake: docs/findings/layer_norm_strides.py",
+    torch=">=2.11",
+)
 _FAILURES = {
+    "swin": _LAYER_NORM,
+    "segformer": _LAYER_NORM,
     "mamba": pytest.mark.regional_known_failure(
         "torch",
         reason="a slice leaves a region without its gaps: docs/findings/gaps_leaving_region.py",
