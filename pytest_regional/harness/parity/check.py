@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from pytest_regional._errors import RegionalError
-from pytest_regional._text import first_line, shown, unknown_name
+from pytest_regional._text import shown, unknown_name
 from pytest_regional._torch.dynamo import never_compiled, original_of
 from pytest_regional.harness import isolation
 from pytest_regional.harness.blame.culprit import BlameDepth, Culprit
 from pytest_regional.harness.blame.reproducing import culprit_of
 from pytest_regional.harness.compiling import raise_annotation_error
-from pytest_regional.harness.parity.captured import Captured, dense_value
+from pytest_regional.harness.parity.captured import Captured
 from pytest_regional.harness.parity.compare import (
     AFTER,
     Mismatch,
@@ -30,6 +30,7 @@ from pytest_regional.harness.parity.compare import (
     compare,
     compare_exceptions,
 )
+from pytest_regional.harness.parity.elements import UnreadableTensorError, dense_value
 from pytest_regional.harness.parity.execution import Execution, execute, fresh_call, in_autocast
 from pytest_regional.harness.parity.fp64_reference import precision_of
 from pytest_regional.harness.parity.inputs import other_form
@@ -72,8 +73,8 @@ def _difference(live: torch.Tensor, copy: Captured) -> str:
     """Say how ``live`` differs from its copy; empty where it does not."""
     try:
         now = dense_value(live)
-    except RuntimeError as error:  # PyTorch's own CUDA graphs refuse to read what a later run has overwritten.
-        return f"cannot be read any more: {first_line(error)}. {_ADVICE}"
+    except UnreadableTensorError as error:  # PyTorch's own CUDA graphs refuse to read what a later run has overwritten.
+        return f"{error}. {_ADVICE}"
     if same_bytes(now, copy.value):
         return ""
     if now.shape != copy.value.shape or now.dtype != copy.value.dtype:
