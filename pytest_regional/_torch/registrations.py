@@ -18,7 +18,7 @@ from pytest_regional._torch.operators import is_op_overload, is_op_packet, is_us
 
 @functools.cache
 def torch_folder() -> str:
-    """Return the folder of the installed torch, with a separator at its end."""
+    """Return the directory of the installed torch, with a separator at its end."""
     return str(Path(symbol("torch", "__file__")).parent) + "/"
 
 
@@ -72,7 +72,7 @@ def _defined_in(name: str) -> str:
 
 @functools.cache
 def _built_in() -> str:
-    """Return the folder that torch was built in."""
+    """Return the directory in which torch was built."""
     return _defined_in("aten::mm").partition("build/aten/")[0]
 
 
@@ -207,7 +207,7 @@ def loaded_libraries() -> list[str]:
 def foreign_decompositions() -> dict[str, Any]:
     """Return the decompositions that Inductor uses and that are not torch's, by operator.
 
-    ``torch._inductor.decomposition`` (2.11 to 2.15), of which nobody has changed anything before its import. Inductor
+    ``torch._inductor.decomposition`` (2.11 to 2.15), which no one has changed before its import. Inductor
     copies its table when it first compiles; what is put into the table afterwards is not used.
     """
     module = sys.modules.get("torch._inductor.decomposition")

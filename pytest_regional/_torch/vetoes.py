@@ -271,7 +271,7 @@ def _pattern_name(entry: Any) -> str:
 def _function_of(passname: str, run: Any) -> str:
     """Return the name of a pass; of one that runs where users' passes do, the name of its function.
 
-    PyTorch runs some of its own there (torch 2.11 to 2.15).
+    PyTorch runs its passes there too (torch 2.11 to 2.15).
     """
     function = run.func if isinstance(run, functools.partial) else run
     return getattr(function, "__name__", type(function).__name__) if "_custom_" in passname else passname
