@@ -13,8 +13,9 @@ import torch
 from pytest_regional import region
 from pytest_regional.testing import current
 
-#: What a row compares: the result with eager's, or only whether the program was compiled again.
-RESULT, COMPILE = "result", "compile"
+#: What a row compares: the result with eager's, or only whether all was compiled again, or at least the whole graph,
+#: whose regions may have the same code as before.
+RESULT, COMPILE, WHOLE = "result", "compile", "whole"
 
 #: The backends of PyTorch that have a cache of whole results: AOTAutograd's.
 PYTORCHS = ("inductor", "torch")
@@ -55,7 +56,7 @@ class Change:
         after: what it is called with for the second one.
         make: returns, or yields inside the state that the change is about, a program or a :class:`Case`.
         quick: whether the row is in the slice that runs by default.
-        shows: :data:`RESULT`, or :data:`COMPILE` for a change that no result depends on.
+        shows: :data:`RESULT`, or :data:`COMPILE` or :data:`WHOLE` for a change that no result depends on.
         in_region: whether the program is called in a region.
         requires: capabilities that the row needs.
         finding: the script in ``docs/findings`` that shows why caches of PyTorch are stale here; empty if none is.

@@ -379,13 +379,6 @@ def conjugate_bit(conjugate):
     return Case(lambda x: x * 2, (x.conj() if conjugate else x,))
 
 
-@changes(False, True, in_region=False)
-def negative_bit(negative):
-    """An argument has its negative bit set."""
-    x = numbers(3, dtype=torch.complex64) * (1 + 2j)
-    return Case(lambda x: x + 2, (x.conj().imag if negative else x.imag,))
-
-
 @changes(False, True)
 def static_or_dynamic(dynamic):
     """The program is compiled for sizes that are symbols, and reads one."""

@@ -186,8 +186,6 @@ for _row in (
     ("training_of_batch_norm", lambda flag: nn.BatchNorm1d(3).train(flag), True, False, 4, 3),
     ("momentum_of_batch_norm", lambda m: nn.BatchNorm1d(3, momentum=m), 0.1, 0.9, 4, 3),
     ("running_statistics_of_batch_norm", lambda t: nn.BatchNorm1d(3, track_running_stats=t).eval(), True, False, 4, 3),
-    ("training_of_dropout", lambda flag: nn.Sequential(nn.Dropout(0.5).train(flag), Scaled(2)), True, False, 4, 3),
-    ("probability_of_dropout", lambda p: nn.Dropout(p).train(), 0.2, 0.9, 4, 3),
     ("eps_of_layer_norm", lambda eps: nn.LayerNorm(3, eps=eps), 1e-5, 1.0, 4, 3),
     ("shape_of_layer_norm", lambda shape: nn.LayerNorm(shape), (3,), (4, 3), 4, 3),
     ("groups_of_group_norm", lambda groups: nn.GroupNorm(groups, 4), 1, 2, 2, 4, 3),

@@ -18,7 +18,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from pytest_regional import region
 from pytest_regional.testing import pre_grad_pass
 
-from .changes import COMPILE, Case, Changes, numbers
+from .changes import COMPILE, WHOLE, Case, Changes, numbers
 
 changes = Changes(__name__, requires=("inductor_code",))
 
@@ -145,7 +145,7 @@ REGIONS = ("regions", "region_ids")
 ANNOTATIONS = "stale_hit_annotations"
 
 
-@changes(False, True, shows=COMPILE, in_region=False, requires=REGIONS, finding=ANNOTATIONS, stale_on=("torch",))
+@changes(False, True, shows=WHOLE, in_region=False, requires=REGIONS, finding=ANNOTATIONS, stale_on=("torch",))
 def region_added(added):
     """A part of the program becomes a region."""
 
@@ -156,7 +156,7 @@ def region_added(added):
     return Case(program, (numbers(3, 3),))
 
 
-@changes(True, False, shows=COMPILE, in_region=False, requires=REGIONS, finding=ANNOTATIONS, stale_on=("torch",))
+@changes(True, False, shows=WHOLE, in_region=False, requires=REGIONS, finding=ANNOTATIONS, stale_on=("torch",))
 def region_removed(present):
     """A part of the program is no longer a region."""
 
@@ -167,7 +167,7 @@ def region_removed(present):
     return Case(program, (numbers(3, 3),))
 
 
-@changes("a", "b", shows=COMPILE, in_region=False, requires=REGIONS, finding=ANNOTATIONS, stale_on=("torch",))
+@changes("a", "b", shows=WHOLE, in_region=False, requires=REGIONS, finding=ANNOTATIONS, stale_on=("torch",))
 def region_id(name):
     """The id of a region."""
 
@@ -201,7 +201,7 @@ def region_config(size):
 @changes(
     (True, False),
     (False, True),
-    shows=COMPILE,
+    shows=WHOLE,
     in_region=False,
     requires=REGIONS,
     finding=ANNOTATIONS,
@@ -220,7 +220,7 @@ def border_of_a_region(inside):
 
 
 @changes(
-    ("a", "a"), ("a", "b"), shows=COMPILE, in_region=False, requires=REGIONS, finding=ANNOTATIONS, stale_on=("torch",)
+    ("a", "a"), ("a", "b"), shows=WHOLE, in_region=False, requires=REGIONS, finding=ANNOTATIONS, stale_on=("torch",)
 )
 def region_divided(names):
     """A region becomes two."""
@@ -237,7 +237,7 @@ def region_divided(names):
 @changes(
     False,
     True,
-    shows=COMPILE,
+    shows=WHOLE,
     in_region=False,
     requires=(*REGIONS, "nested_regions"),
     finding=ANNOTATIONS,
@@ -256,7 +256,7 @@ def region_in_a_body(added):
     return Case(program, (numbers(3, 3, requires_grad=True),))
 
 
-@changes((), ("a",), shows=COMPILE, in_region=False, requires=("region_order",))
+@changes((), ("a",), shows=WHOLE, in_region=False, requires=("region_order",))
 def order_of_regions(after):
     """A region comes to run after another one."""
 

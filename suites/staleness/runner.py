@@ -15,7 +15,7 @@ import torch._functorch.config
 
 from pytest_regional import NewProcessError
 
-from .changes import COMPILE, Case, Change, put
+from .changes import RESULT, WHOLE, Case, Change, put
 from .table import by_id
 
 #: When a result is looked at, as messages say it.
@@ -117,17 +117,17 @@ def _compiled(regional: Any, changes: Sequence[Change], *, changed: bool) -> dic
 def _problem(regional: Any, row: Change, *, changed: bool) -> str:
     before = eager(row, row.before)
     expected = eager(row, row.after) if changed else before
-    if changed and row.shows != COMPILE and not difference(before, expected):
+    if changed and row.shows == RESULT and not difference(before, expected):
         return "the row is no test: eager's result is the same before and after the change"
     counted = regional.counters
     with row.case(row.after if changed else row.before) as case:
         results = observed(regional.compile(row.program(case), **case.options), case)
     moved = regional.counters - counted
-    loaded = moved.cache_hits + moved.region_cache_hits
+    loaded = moved.cache_hits + (moved.region_cache_hits if row.shows != WHOLE else 0)
     wrong = difference(results, expected) if case.compared else ""
     if wrong and changed and not difference(results, before):
         wrong += "; it is the result from before the change"
-    if changed and row.shows == COMPILE and loaded:
+    if changed and row.shows != RESULT and loaded:
         wrong = "a compiled result from before the change was loaded"
     return f"{wrong} ({moved})" if wrong else ""
 

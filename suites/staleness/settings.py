@@ -16,7 +16,7 @@ import torch._inductor.config
 import torch.overrides
 import torch.utils.deterministic
 
-from .changes import COMPILE, Case, Changes, calling, numbers, put
+from .changes import COMPILE, WHOLE, Case, Changes, calling, numbers, put
 
 changes = Changes(__name__)
 
@@ -259,6 +259,13 @@ def probability(p):
         yield Case(lambda x: torch.nn.functional.dropout(x, p), (numbers(8, 8),))
 
 
+@changes(True, False, requires=("rng",))
+def training_of_a_dropout(training):
+    """A dropout goes into evaluation."""
+    with torch._inductor.config.patch(fallback_random=True):
+        yield Case(lambda x: torch.nn.functional.dropout(x, 0.5, training) * 2, (numbers(8, 8),))
+
+
 # Settings of compilers that no result depends on: they are looked for in the counters
 
 
@@ -272,7 +279,7 @@ def _config_row(module: Any, where: str, name: str, before: Any, after: Any) -> 
         before,
         after,
         name=f"{where}_{name.replace('.', '_')}",
-        shows=COMPILE,
+        shows=WHOLE if where == "functorch" else COMPILE,
         requires=("inductor_code",),
         quick=name == "max_fusion_size",
     )
