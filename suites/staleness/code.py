@@ -24,6 +24,7 @@ changes = Changes(__name__)
 SCALE = 1
 REPLACED = "stale_hit_replaced_function"
 TABLE = {"scale": 1}
+FUNCTIONS = ("higher_order_operators", "backward")
 
 
 def module(**files: str) -> Any:
@@ -168,7 +169,7 @@ def global_tensor(n):
 def global_none(value):
     """A global number becomes None."""
     with put(globals(), "SCALE", value):
-        yield lambda x: x if SCALE is None else x * SCALE
+        yield lambda x: x + 1 if SCALE is None else x * SCALE
 
 
 @changes()
@@ -236,7 +237,7 @@ def partial_keyword(n):
     return functools.partial(lambda x, scale: x * scale, scale=n)
 
 
-@changes(torch.no_grad, torch.enable_grad)
+@changes(torch.no_grad, torch.enable_grad, requires=("backward",))
 def decorator(context):
     """A decorator of a helper switches gradients off."""
     return lambda x: context()(lambda y: y * 2)(x) + x
@@ -546,19 +547,19 @@ def scaled(forward: int, backward: int) -> Any:
     return lambda x: Scaled.apply(x)
 
 
-@changes()
+@changes(requires=FUNCTIONS)
 def autograd_function_forward(n):
     """The forward of an ``autograd.Function``."""
     return scaled(n, 1)
 
 
-@changes(quick=True)
+@changes(quick=True, requires=FUNCTIONS)
 def autograd_function_backward(n):
     """The backward of an ``autograd.Function``."""
     return scaled(1, n)
 
 
-@changes()
+@changes(requires=FUNCTIONS)
 def autograd_function_context(n):
     """What an ``autograd.Function`` keeps in its context."""
 
@@ -575,7 +576,7 @@ def autograd_function_context(n):
     return lambda x: Kept.apply(x)
 
 
-@changes()
+@changes(requires=FUNCTIONS)
 def autograd_function_saved(n):
     """Which tensor an ``autograd.Function`` saves."""
 
@@ -593,7 +594,7 @@ def autograd_function_saved(n):
     return Case(lambda x, y: Saving.apply(x, y), (numbers(3, requires_grad=True), numbers(3, start=7)))
 
 
-@changes(False, True)
+@changes(False, True, requires=FUNCTIONS)
 def autograd_function_not_differentiable(marked):
     """An ``autograd.Function`` marks its output as not differentiable."""
 

@@ -151,7 +151,7 @@ def buffer_is_none(values):
 
     class Optional(WithBuffer):
         def forward(self, x):
-            return x if self.buffer is None else x * self.buffer
+            return x + 1 if self.buffer is None else x * self.buffer
 
     return Optional(None if values is None else numbers(3))
 
@@ -178,7 +178,8 @@ def _module_row(name: str, make_module: Callable[[Any], torch.nn.Module], before
         return Case(module, (numbers(*shape, requires_grad=True),))
 
     make.__doc__ = f"{name.replace('_', ' ').capitalize()} of a module of torch.nn."
-    changes(before, after, name=name, in_region=False)(make)
+    needs = ("mutation",) if "batch_norm" in name else ()
+    changes(before, after, name=name, in_region=False, requires=needs)(make)
 
 
 nn = torch.nn
@@ -205,7 +206,7 @@ for _row in (
     ("dilation_of_convolution", lambda dilation: nn.Conv1d(2, 2, 2, dilation=dilation), 1, 2, 1, 2, 4),
     ("size_of_pooling", lambda size: nn.AvgPool1d(size), 1, 2, 1, 2, 4),
     ("mode_of_upsample", lambda mode: nn.Upsample(scale_factor=2, mode=mode), "nearest", "linear", 1, 2, 4),
-    ("start_of_flatten", lambda start: nn.Flatten(start), 0, 1, 1, 2, 4),
+    ("start_of_flatten", lambda start: nn.Sequential(nn.Flatten(start), Scaled(2)), 0, 1, 1, 2, 4),
     ("class_of_activation", lambda kind: kind(), nn.Sigmoid, nn.Tanh, 2, 3),
     (
         "order_of_sequential",
@@ -220,21 +221,21 @@ for _row in (
     _module_row(*_row)
 
 
-@changes(None, 1)
+@changes(None, 1, requires=("backward",))
 def padding_index_of_embedding(index):
     """The padding index of an embedding, whose row gets no gradient."""
     module = on_device(torch.nn.Embedding(4, 3, padding_idx=index))
     return Case(module, (torch.tensor([0, 1, 2], device=numbers(1).device),))
 
 
-@changes(False, True)
+@changes(False, True, requires=("backward",))
 def embedding_scales_gradient(scaled):
     """An embedding divides gradients by the frequency of indices."""
     module = on_device(torch.nn.Embedding(4, 3, scale_grad_by_freq=scaled))
     return Case(module, (torch.tensor([0, 1, 1], device=numbers(1).device),))
 
 
-@changes(True, False)
+@changes(True, False, requires=("mutation",))
 def training_of_a_child(training):
     """A child goes into evaluation while its parent trains."""
     module = on_device(torch.nn.Sequential(torch.nn.BatchNorm1d(3)))
@@ -291,7 +292,7 @@ def hook_of_all_modules(n):
         yield Scaled()
 
 
-@changes()
+@changes(requires=("backward", "higher_order_operators"))
 def tensor_hook(n):
     """The code of a hook that the program registers on an intermediate tensor."""
 
@@ -303,7 +304,7 @@ def tensor_hook(n):
     return program
 
 
-@changes()
+@changes(requires=("backward",))
 def hook_of_an_argument(n):
     """The code of a hook of an argument."""
     x = numbers(2, 3, requires_grad=True)
@@ -311,7 +312,7 @@ def hook_of_an_argument(n):
     return Case(lambda x: x * 2, (x,))
 
 
-@changes()
+@changes(requires=("backward",))
 def hook_of_a_parameter(n):
     """The code of a hook of a parameter."""
     module = on_device(torch.nn.Linear(3, 3, bias=False))
@@ -319,7 +320,7 @@ def hook_of_a_parameter(n):
     return module
 
 
-@changes()
+@changes(requires=("backward",))
 def hook_after_accumulation(n):
     """The code of a hook that runs once a parameter has its gradient."""
     module = on_device(torch.nn.Linear(3, 3, bias=False))

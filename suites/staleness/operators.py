@@ -67,7 +67,7 @@ def custom_op_kernel(n):
     return lambda x: op(x)
 
 
-@changes(quick=True, finding=CODE, stale_on=("inductor",))
+@changes(quick=True, finding=CODE, stale_on=("inductor",), requires=("backward",))
 def custom_op_derivative(n):
     """The autograd formula of a custom operator."""
     op = custom_op("derivative")
@@ -75,7 +75,7 @@ def custom_op_derivative(n):
     return lambda x: op(x)
 
 
-@changes(finding=CODE, stale_on=("inductor",))
+@changes(finding=CODE, stale_on=("inductor",), requires=("backward",))
 def custom_op_setup_context(n):
     """What the autograd formula of a custom operator saves."""
     op = custom_op("setup")
@@ -86,7 +86,7 @@ def custom_op_setup_context(n):
     return lambda x: op(x)
 
 
-@changes(False, True)
+@changes(False, True, requires=("backward",))
 def custom_op_derivative_added(added):
     """A custom operator gets an autograd formula."""
     op = custom_op("added")
@@ -95,7 +95,7 @@ def custom_op_derivative_added(added):
     return lambda x: (op(x), x * 2)
 
 
-@changes(finding=CODE, stale_on=("inductor",))
+@changes(finding=CODE, stale_on=("inductor",), requires=("backward",))
 def derivative_calls_a_helper(n):
     """A function that the autograd formula of a custom operator calls."""
 
@@ -110,7 +110,7 @@ def derivative_calls_a_helper(n):
 FACTOR = 1
 
 
-@changes(finding=CODE, stale_on=("inductor",))
+@changes(finding=CODE, stale_on=("inductor",), requires=("backward",))
 def derivative_reads_a_global(n):
     """A global number that the autograd formula of a custom operator reads."""
     op = custom_op("reads")
@@ -203,7 +203,7 @@ def explicit_kernel(n):
         yield Case(lambda x: op(x), (numbers(2, 3),))
 
 
-@changes(finding=CODE, stale_on=("inductor",))
+@changes(finding=CODE, stale_on=("inductor",), requires=("backward",))
 def autograd_kernel(n):
     """The kernel for key ``Autograd`` of a user's operator."""
 

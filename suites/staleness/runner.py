@@ -14,6 +14,7 @@ import torch
 import torch._functorch.config
 
 from pytest_regional import NewProcessError
+from pytest_regional.testing import current
 
 from .changes import RESULT, WHOLE, Case, Change, put
 from .table import by_id
@@ -143,11 +144,13 @@ def observed(call: Callable[..., Any], case: Case) -> dict[str, Any]:
     inputs = case.inputs
     assert inputs is not None
     torch.manual_seed(0)
+    trains = bool(current().supports("backward"))
     try:
-        output = call(*inputs, **case.kwargs)
+        with contextlib.nullcontext() if trains else torch.no_grad():
+            output = call(*inputs, **case.kwargs)
         outputs = dict(_leaves("output", output))
         tensors = [leaf for leaf in outputs.values() if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-        if tensors:
+        if tensors and trains:
             torch.autograd.backward(tensors, [torch.ones_like(leaf) for leaf in tensors])
     except Exception as error:  # noqa: BLE001 - a result like any other
         return {"exception": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"}

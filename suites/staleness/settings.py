@@ -91,7 +91,7 @@ def grad_mode_in_the_program(enabled):
     return program
 
 
-@changes(True, False)
+@changes(True, False, requires=("backward",))
 def grad_mode_read(enabled):
     """The program asks whether gradients are on."""
     with torch.set_grad_enabled(enabled):

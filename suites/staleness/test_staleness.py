@@ -13,6 +13,8 @@ from .changes import Change
 from .runner import StaleResultError, message, verdicts
 from .table import rows
 
+pytestmark = pytest.mark.regional_compile
+
 
 def case(row: Change):
     """Return a row as a value for ``pytest.mark.parametrize``."""
@@ -30,12 +32,13 @@ def found(request, regional, change, tmp_path_factory):
     folder.mkdir(exist_ok=True)
     answers = folder / f"{regional.backend.replace('/', '-')}-{regional.device_under_test.name}-{change.batch}.json"
     with FileLock(f"{answers}.lock"):
-        if not answers.exists():
-            chosen = {item.callspec.params["change"].id for item in request.session.items if _runs(item)}
+        known = json.loads(answers.read_text()) if answers.exists() else {}
+        if change.id not in known:
+            chosen = {item.callspec.params["change"].id for item in request.session.items if _runs(item)} - set(known)
             batch = [row for row in rows().values() if row.id in chosen and row.batch == change.batch]
-            batch = [row for row in batch if all(map(regional.supports, row.requires))]
-            answers.write_text(json.dumps(verdicts(regional, batch)))
-        return json.loads(answers.read_text())[change.id]
+            known |= verdicts(regional, [row for row in batch if all(map(regional.supports, row.requires))])
+            answers.write_text(json.dumps(known))
+        return known[change.id]
 
 
 def _runs(item):
