@@ -13,13 +13,15 @@ from typing import Any
 
 from pytest_regional._torch import symbol
 from pytest_regional._torch.config import inductor_config
+from pytest_regional._torch.cpp import torch_headers
 from pytest_regional._torch.operators import is_op_overload, is_op_packet, is_user_kernel
+from pytest_regional._torch.process_state import kernels_of_operators
 
 
 @functools.cache
 def torch_folder() -> str:
     """Return the directory of the installed torch, with a separator at its end."""
-    return str(Path(symbol("torch", "__file__")).parent) + "/"
+    return str(torch_headers().parent) + "/"
 
 
 def is_torchs_file(file: str) -> bool:
@@ -45,10 +47,14 @@ class Kernel:
 _KERNEL = re.compile(r"^(\w+)(?:\[alias\])?( \(inactive\))?: registered at (.*):\d+ ::", re.MULTILINE)
 
 
+def _dump(name: str) -> str:
+    """Return what is registered for ``namespace::name.overload``: ``torch._C._dispatch_dump`` (2.11 to 2.15)."""
+    return str(symbol("torch._C", "_dispatch_dump")(name))
+
+
 def kernels_of(name: str) -> list[Kernel]:
-    """Return the kernels of the operator ``namespace::name.overload``: ``torch._C._dispatch_dump`` (2.11 to 2.15)."""
-    dump = str(symbol("torch._C", "_dispatch_dump")(name))
-    return [Kernel(key, file, bool(replaced)) for key, replaced, file in _KERNEL.findall(dump)]
+    """Return the kernels of the operator ``namespace::name.overload``."""
+    return [Kernel(key, file, bool(replaced)) for key, replaced, file in _KERNEL.findall(_dump(name))]
 
 
 _torchs: set[str] = set()
@@ -66,7 +72,7 @@ def is_torchs_operator(name: str) -> bool:
 
 
 def _defined_in(name: str) -> str:
-    found = re.search(r"^debug: registered at (.*):\d+$", str(symbol("torch._C", "_dispatch_dump")(name)), re.MULTILINE)
+    found = re.search(r"^debug: registered at (.*):\d+$", _dump(name), re.MULTILINE)
     return found[1] if found else "unknown"
 
 
@@ -118,12 +124,9 @@ def runs_while_traced(key: str) -> bool:
 
 
 def replaced_kernels() -> Iterator[tuple[str, Kernel]]:
-    """Yield ATen's operators for which somebody else registered a kernel in Python that tracing calls.
-
-    ``torch.library._impls`` has an entry ``namespace/operator/key`` for each registration in Python (2.11 to 2.15).
-    """
+    """Yield ATen's operators for which somebody else registered a kernel in Python that tracing calls."""
     global _known
-    impls: set[str] = symbol("torch.library", "_impls")
+    impls = kernels_of_operators()
     found: set[str] = set()
     for entry in impls - _known:
         namespace, name, key = entry.split("/")

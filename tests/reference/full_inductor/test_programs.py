@@ -29,8 +29,11 @@ def norms(x, w):
 
 
 def test_norms_softmax_and_dropout_with_the_random_numbers_of_eager():
+    """The values are eager's. The backward draws once more (docs/findings/backward_draws_for_nothing.py)."""
     with harness() as made:
-        check(made, norms, leaf(made, 8, 16), leaf(made, 16, 16))
+        with pytest.raises(ParityError) as caught:
+            check(made, norms, leaf(made, 8, 16), leaf(made, 16, 16))
+        assert {mismatch.kind for mismatch in caught.value.report.mismatches} == {"draws"}
         forward, backward = made.backend_object.seen[:2]
         assert "aten.native_dropout.default" in ops(forward)
         assert "aten.gelu_backward.default" in ops(backward)
