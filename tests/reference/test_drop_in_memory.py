@@ -38,7 +38,8 @@ class Watched:
         self._boxed_call = True  # of the instance: what wraps it copies its dictionary
         self.alive = []
         for node in gm.graph.nodes:
-            if node.op == "call_function" and node.target is not operator.getitem:
+            # ``contiguous`` checks the strides of what the forward saved.
+            if node.op == "call_function" and node.target not in (operator.getitem, torch.ops.aten.contiguous.default):
                 node.target = self._watched(node.target)
         gm.recompile()
 
