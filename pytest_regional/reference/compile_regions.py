@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -72,7 +72,7 @@ def _differ(expected: torch.Tensor, actual: Strides) -> bool:
     return any(str(stride) != str(other) for size, stride, other in pairs if str(size) != "1")
 
 
-def restore_input_strides(regions: Sequence[ExtractedRegion], *, borrows: Callable[[torch.fx.Node], bool]) -> None:
+def restore_input_strides(regions: Sequence[ExtractedRegion], borrowed: Collection[torch.fx.Node]) -> None:
     """Give the regions inputs with traced strides, where an eager operator may return other strides than its fake.
 
     PyTorch's fake ``native_layer_norm_backward`` does so (2.11 to 2.15), and custom operators may. The value is put
@@ -80,9 +80,12 @@ def restore_input_strides(regions: Sequence[ExtractedRegion], *, borrows: Callab
 
     Args:
         regions: The regions of one graph.
-        borrows: Whether an operator of another graph may have made the value of a placeholder.
+        borrowed: The placeholders whose values an operator of another graph may have made.
     """
     pending = [argument for region in regions for argument in region.call.all_input_nodes]
+    if not regions:
+        return
+    first = next(node for node in regions[0].call.graph.nodes if node.op != "placeholder")
     calls, seen = {region.call for region in regions}, set[torch.fx.Node]()
     while pending:
         node = pending.pop()
@@ -92,8 +95,8 @@ def restore_input_strides(regions: Sequence[ExtractedRegion], *, borrows: Callab
         seen.add(node)
         if _has_the_strides_of_its_inputs(producer):
             pending += producer.all_input_nodes
-        elif borrows(node) if node.op == "placeholder" else COLLECTIVE not in effect_classes(producer):
-            _restore_input(node)
+        elif node in borrowed if node.op == "placeholder" else COLLECTIVE not in effect_classes(producer):
+            _restore_input(node, first if node.op == "placeholder" else node.next)
 
 
 def _has_the_strides_of_its_inputs(node: torch.fx.Node) -> bool:
@@ -104,14 +107,13 @@ def _has_the_strides_of_its_inputs(node: torch.fx.Node) -> bool:
     return is_pointwise or returns_a_view(node.target) or hides_a_view(node.target)
 
 
-def _restore_input(node: torch.fx.Node) -> None:
+def _restore_input(node: torch.fx.Node, following: torch.fx.Node) -> None:
     expected = node.meta.get("val")
     if not is_fake_tensor(expected) or expected.layout is not torch.strided or not expected.dim():
         return
     if _is_dense(expected.shape, expected.stride(), _memory_order(expected.shape, expected.stride())):
         users = [user for user in node.users if user.op != "output"]
-        following = iter(node.graph.nodes) if node.op == "placeholder" else iter([node.next])
-        _restore(node, expected, users, next(n for n in following if n.op != "placeholder"), is_known=False)
+        _restore(node, expected, users, following, is_known=False)
 
 
 def _restore(

@@ -143,20 +143,24 @@ def _compile_graph(
     """Compile the regions of ``gm``, which is ``whole`` or the body of one of its operators; ``whole`` is boxed."""
     pass_missing_symbols(gm, regions)
     compile_regions(gm, regions, compiler)
-    restore_input_strides(regions, borrows=_is_saved if gm is whole else lambda _: True)
+    restore_input_strides(regions, _borrowed(gm.graph, is_body=gm is not whole))
     if gm is whole:
         use_boxed_codegen(gm)
     else:
         gm.recompile()
 
 
-def _is_saved(placeholder: torch.fx.Node) -> bool:
-    """Return whether AOTAutograd's forward saved the value for this graph, which then takes ``tangents`` too.
+def _borrowed(graph: torch.fx.Graph, *, is_body: bool) -> set[torch.fx.Node]:
+    """Return the placeholders of a body, and those of a backward whose values AOTAutograd's forward saved.
 
-    Dynamo guards the strides of ``primals``, and AOTAutograd restores those of ``tangents``.
+    Dynamo guards the strides of ``primals``, and AOTAutograd restores those of ``tangents``, which a backward takes.
     """
-    names = [node.name for node in placeholder.graph.find_nodes(op="placeholder")]
-    return any("tangents" in name for name in names) and not placeholder.name.startswith(("primals", "tangents"))
+    placeholders = graph.find_nodes(op="placeholder")
+    if is_body:
+        return set(placeholders)
+    if not any("tangents" in node.name for node in placeholders):
+        return set()
+    return {node for node in placeholders if not node.name.startswith(("primals", "tangents"))}
 
 
 @contextlib.contextmanager
