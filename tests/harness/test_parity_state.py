@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 from collections import OrderedDict, defaultdict, deque
 
 import pytest
@@ -408,6 +409,24 @@ def test_state_that_differs_in_every_run_is_reported_and_not_compared():
     with regional("aot_eager", expects_regions=False) as r:
         report = r.assert_parity(program, r.randn(3), compiled=lambda fn: fn)
     assert report.not_compared == ("ticket.last (after the call): two eager runs differ",)
+
+
+def test_a_python_generator_that_the_program_holds_is_restored_and_compared():
+    generator = random.Random(1)
+
+    def program(x):
+        return x * generator.random()
+
+    def draws_more(x):
+        result = x * generator.random()
+        generator.random()
+        return result
+
+    with regional("aot_eager", expects_regions=False) as r:
+        assert r.assert_parity(program, r.randn(3), compiled=lambda fn: fn).worst_ratio <= 1
+        for wrong, text in ((lambda x: x * 0.123, "elements differ"), (draws_more, "generator.state")):
+            with pytest.raises(ParityError, match=text):
+                r.assert_parity(program, r.randn(3), compiled=lambda fn, wrong=wrong: wrong)
 
 
 def test_a_generator_that_the_program_holds_is_restored_and_compared():

@@ -9,6 +9,8 @@ from __future__ import annotations
 import enum
 import functools
 import operator
+import pickle
+import random
 import sys
 import types
 from collections import OrderedDict, deque
@@ -215,6 +217,17 @@ class _Generator(Holder):
         self.thing.set_state(torch.frombuffer(bytearray(self.before["state"]), dtype=torch.uint8))
 
 
+class _PythonGenerator(Holder):
+    """The state of a ``random.Random``, which Python keeps in C."""
+
+    def read(self) -> dict[Any, Any]:
+        before, now = getattr(self, "before", {}).get("state"), pickle.dumps(self.thing.getstate())
+        return {"state": before if now == before else now}
+
+    def write(self) -> None:
+        self.thing.setstate(pickle.loads(self.before["state"]))
+
+
 @dataclass(frozen=True, eq=False)
 class Change:
     """What a program did to one value that is no tensor: ``before`` and ``after``, :data:`ABSENT` where none is."""
@@ -389,6 +402,8 @@ class _Search:
             self._push(_CAPTURED, path, value.__wrapped__, calls)
         elif isinstance(value, torch.Generator):
             self.holders.append(_Generator(value, path))
+        elif isinstance(value, random.Random):
+            self.holders.append(_PythonGenerator(value, path, kind))
         elif isinstance(value, functools.partial):
             for key, argument in (*enumerate(value.args), *value.keywords.items()):
                 self._push(_CAPTURED, f"{path}.{key}".strip("."), argument, calls)
