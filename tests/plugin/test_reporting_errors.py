@@ -30,6 +30,9 @@ MAY_RAISE = {
     "pytest_runtest_teardown": "pytest reports it as an error of the test",
     "pytest_fixture_setup": "pytest reports it as an error of the test",
     "pytest_xdist_make_scheduler": "before the run",
+    "pytest_pycollect_makemodule": "pytest reports it as an error of the file",
+    "RunHooks.pytest_sessionfinish": "each step of _finish is guarded",
+    "EndingHooks.pytest_runtestloop": "it assigns one flag",
 }
 
 #: Functions that hooks call to report: where each fails, and what the run then says.

@@ -39,6 +39,7 @@ _MACHINERY = (
         "pytest",
         "pytest_regional",
         "threading",
+        "triton",
         "unittest",
         "weakref",
     ),

@@ -188,10 +188,7 @@ def test_names_are_those_of_pytorch(compiled):
 
 
 def test_a_pass_of_patterns_says_which_ones_match(compiled):
-    def permuted(x):
-        return x[torch.randperm(8)[:4]]
-
-    with vetoing() as applied, pytest.raises(Exception, match=r"index|arg"):
-        compiled(permuted, torch.randn(8))
+    with vetoing() as applied:
+        compiled(lambda x: x.double().to(torch.float16) + 1, torch.randn(8))
     matched = {one.where for one in applied.applications if one.what.startswith("pass_pattern_")}
-    assert "randperm_index_pattern" in matched
+    assert "pointless_convert" in matched

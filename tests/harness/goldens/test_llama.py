@@ -124,7 +124,7 @@ def test_an_operator_moved_into_a_region(r, x, golden):
         "forward: aten.transpose.int moved into region attention",
         "backward: aten.transpose.int moved into region attention",
     ]
-    assert "forward, at a border: aten.cat.default > [attention] > aten.clone.default; " in "\n".join(found)
+    assert "forward, at a border: aten.contiguous.default > [attention] > aten.clone.default; " in "\n".join(found)
     assert not any("ops, 1 partition" in line for line in found)
 
 
