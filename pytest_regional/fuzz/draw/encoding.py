@@ -475,13 +475,16 @@ def program_of(
     blocks = tuple(_block(block, position, plan, options) for position, block in enumerate(encoded.blocks))
     arguments = _arguments(encoded, options)
     large = any(math.prod(argument.shape) > 1024 for argument in arguments)
-    builder = Builder(arguments, blocks, options.without, _MOST_ELEMENTS if large else None, refusals)
+    room = _MOST_ELEMENTS if large else None
+    builder = Builder(arguments, blocks, options.without, room, refusals)
     asked: dict[int, int] = {}
     for code in encoded.steps:
         step = _chosen(builder, code, plan, options)
         asked.update(dict.fromkeys(step.results if step else (), code.returned % 12))
     if not any(step.results or operators()[step.operator].writes for step in builder.steps):
         scope = _scope(encoded.steps[0], plan, options) if encoded.steps else ()
+        # Steps that were refused after they were computed may have used all the room.
+        builder = Builder(arguments, blocks, options.without, room, refusals)
         simplest = Step("add", (0, 0)) if builder.values[0].value_range.ordinary else Step("neg", (0,))
         builder.add(replace(simplest, scope=scope))
     if options.regions and plan.duplicate % 4 == 3:

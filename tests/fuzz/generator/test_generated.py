@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 
+from pytest_regional.fuzz.draw import encoding
 from pytest_regional.fuzz.draw.encoding import Options
 from pytest_regional.fuzz.draw.graphs import random_program
 from pytest_regional.fuzz.features import DECLARED, features_of
@@ -68,6 +69,18 @@ def test_missing_kinds_are_noticed():
     ]
     assert {"region", "dtype:float64"} <= set(too_rare(found))
     assert "family:pointwise" not in too_rare(found)
+
+
+def test_steps_that_were_refused_leave_room_for_the_simplest_one(monkeypatch):
+    spent = []
+
+    def refused(builder, *_):
+        spent.append(builder._room is not None)
+        builder._room = builder._room and 1
+
+    monkeypatch.setattr(encoding, "_chosen", refused)
+    assert all(random_program(random.Random(seed)).steps for seed in range(40))
+    assert any(spent)
 
 
 def test_rejects_nothing(generated):
