@@ -37,7 +37,6 @@ def blamed(item: pytest.Item, regional: Regional, check_end: Callable[[], None])
     property test or a fuzz test looks by itself. A test of unittest keeps state in its object, and a known failure is
     known. Neither is called again.
     """
-    __tracebackhide__ = True
     known = len(regional.culprits)
     values = [*getattr(item, "funcargs", {}).values(), *_globals_of(item)]
     put_back = _as_they_are(values)

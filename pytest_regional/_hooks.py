@@ -28,7 +28,8 @@ from pytest_regional._retirement import Retirement, UnrestorableStateError
 from pytest_regional._seeds import seed_for
 from pytest_regional._signals import interrupt_deferred
 from pytest_regional._stash import DRAWER, FUZZ, HARNESS, PHASES, TARGET
-from pytest_regional._text import plural
+from pytest_regional._text import SHOWN_MISMATCHES, plural
+from pytest_regional._tracebacks import hide_own_frames
 from pytest_regional._waiting import waiting_for
 from pytest_regional._written import RunOutputs
 from pytest_regional.harness.kernel_store.files import KernelFiles
@@ -159,7 +160,6 @@ class RunHooks:
 
     def _retire(self, item: pytest.Item, regional: Regional) -> None:
         """Retire the process, or fail the test, that left state which cannot be restored."""
-        __tracebackhide__ = True
         for_good = [leak for leak in regional.leaks if leak.unrestorable]
         problem = ""
         if for_good:
@@ -252,10 +252,7 @@ class RunHooks:
             return (yield)
         from pytest_regional.harness.devices.emulated import skipping_unsupported
 
-        __tracebackhide__ = True
-
         def check_end() -> None:
-            __tracebackhide__ = True
             _check_fuzzed(item)
             _check_end(regional, vacuity=target.mark.expects_regions and not _failed_inside_unittest(item))
             with limits_of(item).suspended():
@@ -276,6 +273,9 @@ class RunHooks:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, Any, Any]:
         """Put the facts of a marked test on its report; on an xdist worker also what went wrong with reporting."""
+        if call.excinfo is not None and not item.config.option.fulltrace:
+            with self._errors.kept(f"shortening the traceback of {item.nodeid}"):
+                hide_own_frames(call.excinfo.value)
         report = yield
         with self._errors.kept(f"collecting the facts of {item.nodeid} ({report.when})"):
             if TARGET in item.stash:
@@ -309,6 +309,9 @@ class RunHooks:
         if report.failed and regional is not None and self._session.config.get_verbosity() > 0:
             plan = facts.plan_of(regional.graphs)
             report.sections.append(("regional: what was compiled", plan or "no graph was compiled"))
+            mismatches = getattr(getattr(call.excinfo and call.excinfo.value, "report", None), "mismatches", ())
+            if len(mismatches) > SHOWN_MISMATCHES:
+                report.sections.append(("regional: all differences", "\n".join(map(str, mismatches))))
 
     def _generated_code(
         self, report: pytest.TestReport, known: Any, error: BaseException, regional: Regional | None
@@ -396,14 +399,12 @@ def _process_of(report: pytest.TestReport) -> str:
 
 def _skip(reason: str) -> None:
     """Skip a test; pytest shows it at the test, not at this line."""
-    __tracebackhide__ = True
     raise pytest.skip.Exception(reason, _use_item_location=True)
 
 
 @contextlib.contextmanager
 def _located_skips() -> Iterator[None]:
     """Have pytest show the skips of ``regional.require_device`` at the test."""
-    __tracebackhide__ = True
     reason = None
     try:
         yield
@@ -415,7 +416,6 @@ def _located_skips() -> Iterator[None]:
 
 def _check_fuzzed(item: pytest.Item) -> None:
     """Fail a fuzz test that drew nothing: it would always pass."""
-    __tracebackhide__ = True
     if FUZZ in item.stash and item.stash[FUZZ].result is None:
         pytest.fail("the test uses regional_fuzz and runs no campaign: call regional_fuzz.run(mode)", pytrace=False)
 

@@ -72,7 +72,6 @@ class PhaseHooks:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """Limit the test itself; of unittest, its ``setUp`` and ``tearDown`` with it."""
-        __tracebackhide__ = True
         with self._limited(item, "call"):
             return (yield)
 
@@ -95,7 +94,6 @@ class PhaseHooks:
         if TARGET not in item.stash:
             yield
             return
-        __tracebackhide__ = True
         import torch  # noqa: F401 - before the clock starts, and never half imported where memory ends
 
         settings = self._session.settings

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+#: How many differences a failed comparison shows; ``pytest -v`` shows all of them.
+SHOWN_MISMATCHES = 3
+
 
 def unknown_name(
     what: str,

@@ -171,19 +171,16 @@ def run_pass(passes: Any, fn_or_graph: Any, *inputs: Any, **options: Any) -> Pas
 
 def assert_parity(fn: Any, *inputs: Any, **options: Any) -> ParityReport:
     """As :meth:`Regional.assert_parity` of :func:`current`."""
-    __tracebackhide__ = True
     return current().assert_parity(fn, *inputs, **options)
 
 
 def assert_training_parity(model: Any, batches: Sequence[Any], **options: Any) -> TrainingReport:
     """As :meth:`Regional.assert_training_parity` of :func:`current`."""
-    __tracebackhide__ = True
     return current().assert_training_parity(model, batches, **options)
 
 
 def assert_golden(fn: Any, *inputs: Any, **options: Any) -> CompileRecord:
     """As :meth:`Regional.assert_golden` of :func:`current`, in a test that pytest runs."""
-    __tracebackhide__ = True
     return current().assert_golden(fn, *inputs, **options)
 
 
@@ -211,7 +208,6 @@ def assert_kernels_compile(
     record: CompileRecord, arch: Sequence[str] | str = DEFAULT_ARCHITECTURES, **options: Any
 ) -> KernelReport:
     """As :meth:`Regional.assert_kernels_compile` of :func:`current`."""
-    __tracebackhide__ = True
     return current().assert_kernels_compile(record, arch, **options)
 
 

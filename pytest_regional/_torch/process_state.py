@@ -207,6 +207,9 @@ MACHINERY = (
 #: Functions in which Dynamo compiles, as prefixes of ``module:function`` (2.11 to 2.15).
 COMPILING = ("torch._dynamo.convert_frame:", "torch._dynamo.output_graph:")
 
+#: The module in which Dynamo wraps compiled functions (2.11 to 2.15).
+DYNAMO_WRAPPER = "torch._dynamo.eval_frame"
+
 #: Prefixes of Dynamo's module names.
 DYNAMO_MODULES = "torch._dynamo."
 

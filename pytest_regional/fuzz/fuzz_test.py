@@ -143,7 +143,6 @@ class FuzzTest:
         """
         from pytest_regional.fuzz.programs import Programs
 
-        __tracebackhide__ = True
         self.mode = mode
         folder = self._made_folder()
         # Mode aten has one pass run, of which no decision is recorded.
@@ -176,7 +175,6 @@ class FuzzTest:
         """
         from pytest_regional.fuzz.caches.campaign import CacheSequences
 
-        __tracebackhide__ = True
         self.mode = mode
         sequences = CacheSequences(self.regional, self.backend, mode, processes, everything=self.audit)
         return self._campaign(sequences, self.budget.part(SEQUENCE_COST), self._made_folder())
@@ -186,7 +184,6 @@ class FuzzTest:
         from pytest_regional.fuzz.findings.folder import FindingsFolder
         from pytest_regional.report.progress import ProgressFile
 
-        __tracebackhide__ = True
         self.unit = subject.unit
         campaign = Campaign(subject, budget, self.seed, FindingsFolder(folder, _warn))
         if self._shares_programs:
@@ -250,7 +247,6 @@ class FuzzTest:
 
     def _made_folder(self) -> Path:
         """Make the folder of findings now: the first finding comes late, and is not to be lost."""
-        __tracebackhide__ = True
         wrong = ""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -271,7 +267,6 @@ class FuzzTest:
         return self.scratch / f"{kind}-{self.mode}-{self.shard}-{os.getpid()}.json"
 
     def _report(self, result: CampaignResult) -> None:
-        __tracebackhide__ = True
         if not result.examples and not result.interrupted:
             missing = ", ".join(sorted(result.unclaimed))
             more = f"all need what the backend disclaims ({missing})" if missing else "give --regional-fuzz more"

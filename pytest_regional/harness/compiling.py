@@ -38,6 +38,7 @@ class CompilesWithBackend:
     _spec: BackendSpec
     _options: CompileOptions
     _observer: Observer
+    _programs: list[Any]
 
     def _start_observing(self) -> None:
         self._whose = Ownership(self._spec)
@@ -56,6 +57,7 @@ class CompilesWithBackend:
         """
         import torch
 
+        self._programs.append(fn)
         if not self._change.compiles:
             return to_compile(fn)
         options = replace(options, pre_grad_pass=self._passes_left(options.pre_grad_pass))

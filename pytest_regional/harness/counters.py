@@ -170,7 +170,6 @@ def bounds_of(expected: Mapping[str, int | Bound]) -> dict[str, Bound]:
 
 def check_expectation(bounds: Mapping[str, Bound], events: tuple[Event, ...]) -> None:
     """Raise :class:`CounterExpectationError` when ``events`` do not meet ``bounds``."""
-    __tracebackhide__ = True
     log = CounterLog(list(events))
     actual = log.counters()
     wrong = {name: bound for name, bound in bounds.items() if not bound.admits(actual[name])}

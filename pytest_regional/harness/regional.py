@@ -110,6 +110,7 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         self._passes_on_graphs = 0
         self._expected_fallbacks: list[Event] = []
         self._compared_eager: list[str] = []
+        self._programs: list[Any] = []
         self.leaks: tuple[isolation.Leak, ...] = ()
         self.goldens: GoldensOfTest | None = None
         self.new_processes = NewProcesses()
@@ -261,7 +262,6 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         """
         from pytest_regional.harness.goldens.checking import assert_golden
 
-        __tracebackhide__ = True
         refuse_keywords(Regional.assert_golden, unknown)
         given = {"backward": backward, "kwargs": kwargs}
         options = {key: value for key, value in given.items() if value is not None}
@@ -316,7 +316,6 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         from pytest_regional.harness.parity.check import GivenParity, ParityCheck
         from pytest_regional.harness.parity.report import ParityError
 
-        __tracebackhide__ = True
         refuse_keywords(Regional.assert_parity, unknown)
         refuse_no_program("assert_parity", fn)
         how = (self, fn, inputs, backward, level, rtol, atol)
@@ -486,7 +485,6 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         """
         from pytest_regional.harness.training import assert_training_parity
 
-        __tracebackhide__ = True
         return assert_training_parity(self, model, batches, **options)
 
     @property
@@ -520,7 +518,6 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
             UnknownCounterError: a name that is no counter.
             CounterExpectationError: with all counters and what caused each.
         """
-        __tracebackhide__ = True
         bounds = bounds_of(expected)
         mark = self._observer.log.mark()
         yield
@@ -631,7 +628,6 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         Warns:
             AnnotationWarning: an annotation's key is nearly that of a region.
         """
-        __tracebackhide__ = True
         warn_of_misspelt(self)
         check_fallbacks(self)
 
@@ -644,12 +640,10 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
 
     def check_verified(self) -> None:
         """Raise :class:`KernelRefutedError` when a property of a kernel was refuted."""
-        __tracebackhide__ = True
         check_refuted(self.verified_kernels())
 
     def check_not_vacuous(self) -> None:
         """Raise :class:`VacuousTestError` when no region was compiled, loaded, or shared with another test."""
-        __tracebackhide__ = True
         check_not_vacuous(self)
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_regional._errors import RegionalError
 from pytest_regional._region import AnnotationWarning, misspelt_text
 from pytest_regional._text import plural
 from pytest_regional.harness.counters import CounterLog, Counters, describe
+from pytest_regional.harness.observe.attribution import DYNAMOS_CAPTURE
+from pytest_regional.harness.parity.state import contents, functions_of, names_in
 
 if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
@@ -28,7 +31,6 @@ class BackendLeakError(RegionalError, AssertionError):
 
 def check_backend_leaks(regional: Regional) -> None:
     """Raise :class:`BackendLeakError` when the backend left settings changed; they are restored all the same."""
-    __tracebackhide__ = True
     found = regional._observer.left_by_backend.found
     if found:
         changed = "\n".join(f"  {leak}" for leak in found)
@@ -42,7 +44,6 @@ def check_backend_leaks(regional: Regional) -> None:
 
 def check_fallbacks(regional: Regional) -> None:
     """Raise :class:`FallbackError` when anything ran eager that was asked to compile, and no ``expect`` allowed it."""
-    __tracebackhide__ = True
     expected = set(map(id, regional._expected_fallbacks))
     events = [e for e in regional._observer.log.since() if e.counter == "fallbacks" and id(e) not in expected]
     if events:
@@ -86,7 +87,6 @@ def _own_counters(regional: Regional) -> Counters:
 
 def check_not_vacuous(regional: Regional) -> None:
     """Raise :class:`VacuousTestError` when a comparison, or the whole test, shows nothing of the backend under test."""
-    __tracebackhide__ = True
     if regional._compared_eager:
         raise VacuousTestError(
             f"assert_parity compared eager with eager: {', '.join(regional._compared_eager)} never got to backend "
@@ -103,15 +103,12 @@ def check_not_vacuous(regional: Regional) -> None:
 
 
 def _what_is_missing(regional: Regional) -> str:
-    what = "no region was" if regional.supports("regions") else "no graph was"
-    return (
-        f"{what} compiled and none was loaded with backend {regional.backend!r}: the test proves nothing about "
-        f"compiled code."
-    )
+    what = "region" if regional.supports("regions") else "graph"
+    return f"no {what} was compiled or loaded with backend {regional.backend!r}, so the test proves nothing:"
 
 
 def _why(regional: Regional) -> str:
-    others = regional._observer.others_that_compiled()
+    others = [one for one in regional._observer.others_that_compiled() if one != DYNAMOS_CAPTURE]
     if others:
         names = " and ".join(map(repr, others))
         return (
@@ -119,8 +116,13 @@ def _why(regional: Regional) -> str:
             f"torch.compile(fn, backend=regional.dynamo_backend) for the backend under test. If another one is meant, "
             f"name it in the mark: regional_compile(backend=...)."
         )
+    if not regional._observer.log.since():
+        return (
+            f"the test called no compiled program. regional.run(fn, x) and assert_parity(fn, x) call it; "
+            f"regional.compile(fn) returns what is to be called. {_INTENDED}"
+        )
     if not regional.supports("regions"):
-        return f"Was nothing called? {_INTENDED}"
+        return f"the compiled programs had no ops. {_INTENDED}"
     hits = _own_counters(regional).cache_hits
     if hits:
         return (
@@ -135,7 +137,29 @@ def _why(regional: Regional) -> str:
             f"If it compiles graphs, not regions, say so: [tool.pytest-regional.backends.{regional.backend}] disclaims "
             f'= {{ regions = "it compiles graphs" }} in pyproject.toml. {_INTENDED}'
         )
-    return f"Were the annotations lost, or was nothing called? {_INTENDED}"
+    annotated = next(filter(None, map(_annotated, regional._programs)), "")
+    if annotated:
+        return (
+            f"{annotated} has an annotation, and no op under it reached the backend. Another branch ran, the region "
+            f"holds no op, or its code ran outside of Dynamo. {_INTENDED}"
+        )
+    return (
+        f"the program has no annotation. Write 'with pytest_regional.region(\"name\"):' around what is to be compiled. "
+        f"{_INTENDED}"
+    )
+
+
+def _annotated(program: Any) -> str:
+    """Return which of a program's functions has an annotation; empty where none has."""
+    for function in functions_of(program):
+        code = function.__code__
+        # A function that an annotation decorates is one of contextlib's, which holds the annotation.
+        managers = (value for cell in function.__closure__ or () for value in contents(cell))
+        names = {*names_in(code), *(getattr(getattr(one, "func", None), "__name__", "") for one in managers)}
+        if names & {"annotate", "region"}:
+            code = inspect.unwrap(function).__code__
+            return f"{function.__qualname__} ({code.co_filename}:{code.co_firstlineno})"
+    return ""
 
 
 _INTENDED = "If that is intended, mark the test regional_compile(expects_regions=False)."

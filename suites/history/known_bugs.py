@@ -185,7 +185,6 @@ def assert_as_listed(bug: KnownBug, regional: Any, record: Callable[[str, Any], 
     Raises:
         BugTableError: the table says otherwise, or something else notices the bug.
     """
-    __tracebackhide__ = True
     found = _found(bug, regional)
     record("known_bug", bug.id)
     record("known_bug_class", bug.kind)
@@ -210,7 +209,6 @@ def is_measured(bug: KnownBug, regional: Any) -> bool:
 
 def _found(bug: KnownBug, regional: Any) -> Exception | None:
     """Return what the check raised, if the bug can be told by it."""
-    __tracebackhide__ = True
     try:
         bug.check(regional)
     except Exception as error:

@@ -47,6 +47,5 @@ def _runs(item):
 
 @pytest.mark.parametrize("change", [case(row) for row in rows().values()])
 def test_fresh(change, found):
-    __tracebackhide__ = True
     if found:
         raise StaleResultError(message(change, found))

@@ -44,9 +44,7 @@ def test_a_backend_without_aot_autograd_still_has_graphs_and_regions():
 
 def test_a_backend_that_compiles_nothing_is_vacuous():
     with (
-        pytest.raises(
-            VacuousTestError, match="no region was compiled and none was loaded with backend 'runs_the_graph'"
-        ),
+        pytest.raises(VacuousTestError, match="no region was compiled or loaded with backend 'runs_the_graph'"),
         regional(spec(runs_the_graph)) as r,
     ):
         r.compile(product)(*pair(r))

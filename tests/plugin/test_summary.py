@@ -174,7 +174,7 @@ def test_lines_of_failed_tests_begin_with_what_happened(downstream, monkeypatch)
 
     lines = {line.split()[1].partition("::")[2]: line for line in result.outlines if line.startswith("FAILED")}
     assert {name: line.partition(" - ")[2][:44] for name, line in lines.items()} == {
-        "test_p": "ParityError: 2 mismatches over 2 compared va",
+        "test_p": "ParityError: the compiled program differs fr",
         "test_c": "CounterExpectationError: region_compiles: ex",
         "test_n": "CompileForbiddenError: Dynamo compiled block",
         "test_v": "Failed: VacuousTestError: no region was comp",

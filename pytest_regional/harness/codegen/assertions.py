@@ -47,7 +47,6 @@ class CodeAssertions:
             CodeAssertionError: one does not, both are fused into one kernel, or they run on different GPU streams
                 without synchronization.
         """
-        __tracebackhide__ = True
         patterns = _at_least_two(ops)
         for view in views_holding(self._views(graph, region), patterns):
             for groups in _comparable(view, patterns):
@@ -60,7 +59,6 @@ class CodeAssertions:
         Raises:
             CodeAssertionError: one does.
         """
-        __tracebackhide__ = True
         patterns = _at_least_two(ops)
         for view in views_holding(self._views(graph, region), patterns):
             for one, other in itertools.combinations(patterns, 2):
@@ -74,7 +72,6 @@ class CodeAssertions:
         Raises:
             CodeAssertionError: one does not.
         """
-        __tracebackhide__ = True
         patterns = _at_least_two(ops)
         for view in views_holding(self._views(graph, region), patterns):
             places = [set(view.places(pattern)) for pattern in patterns]
@@ -89,7 +86,6 @@ class CodeAssertions:
         Raises:
             CodeAssertionError: the number differs.
         """
-        __tracebackhide__ = True
         bound, pattern = bounds_of({"graphs": n})["graphs"], OpPattern.of(op)
         views = self._views(graph, region)
         _require_known(views)
@@ -111,7 +107,6 @@ class CodeAssertions:
         Raises:
             CodeAssertionError: it is still alive.
         """
-        __tracebackhide__ = True
         views = self._views(graph, region)
         buffer = op_or_buffer if isinstance(op_or_buffer, str) and _is_buffer(views, op_or_buffer) else None
         first, second = None if buffer else OpPattern.of(op_or_buffer), OpPattern.of(op)
@@ -142,7 +137,6 @@ class CodeAssertions:
             CodeAssertionError: it is more; the message lists the buffers alive at the peak.
             UnknownSizeError: a size is unknown.
         """
-        __tracebackhide__ = True
         for view in self._views(graph, region):
             for n, events in enumerate(view.pieces):
                 peak = peak_of(events, hints or {})
@@ -156,7 +150,6 @@ class CodeAssertions:
         Raises:
             CodeAssertionError: one does.
         """
-        __tracebackhide__ = True
         views = self._views(graph, region)
         _require_known(views)
         for view in views:
@@ -206,7 +199,6 @@ def _comparable(view: View, patterns: Sequence[OpPattern]) -> list[list[list[Pos
 def _check_order(
     view: View, before: OpPattern, first: list[Position], after: OpPattern, second: list[Position]
 ) -> None:
-    __tracebackhide__ = True
     both = sorted(set(first) & set(second))
     if both:
         raise view.failure(f"{before} and {after} are fused into one kernel ({view.lines(both)})", both)
@@ -272,7 +264,6 @@ def _buffers(view: View, written: Position, pattern: OpPattern | None, buffer: s
 
 
 def _check_freed(view: View, written: Position, buffers: tuple[str, ...], used: Position, second: OpPattern) -> None:
-    __tracebackhide__ = True
     piece, made = written
     for buffer in buffers:
         freed = freed_at(view.pieces[piece], made, buffer)

@@ -112,7 +112,6 @@ class MeasuresCompiles:
                 is compared with has another.
             TypeError: a keyword that ``assert_compile_time`` does not have, or another type of ``against``.
         """
-        __tracebackhide__ = True
         refuse_keywords(MeasuresCompiles.assert_compile_time, unknown)
         refuse_no_program("assert_compile_time", fn)
         asked = checked_phase(phase)

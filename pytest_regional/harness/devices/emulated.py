@@ -128,7 +128,6 @@ def _refused_by_front_end(regional: Regional) -> dict[str, str]:
 @contextlib.contextmanager
 def skipping_unsupported(regional: Regional, skip: Callable[[str], object]) -> Iterator[None]:
     """Call ``skip`` with the reason, named, when the test inside asked the emulated GPU for what it cannot do."""
-    __tracebackhide__ = True
     failure: Exception | None = None
     try:
         yield

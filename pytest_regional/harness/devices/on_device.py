@@ -62,7 +62,6 @@ class KernelReport:
         Raises:
             KernelResourceError: one does.
         """
-        __tracebackhide__ = True
         advice = "Smaller blocks, or more warps, need fewer registers per thread."
         return self._assert_none([kernel for kernel in self.kernels if kernel.spills], "spill registers", advice)
 
@@ -72,13 +71,11 @@ class KernelReport:
         Raises:
             KernelResourceError: one does.
         """
-        __tracebackhide__ = True
         greedy = [kernel for kernel in self.kernels if kernel.shared_memory > at_most]
         advice = "Smaller blocks, or fewer stages, need less."
         return self._assert_none(greedy, f"use more than {at_most} bytes of shared memory", advice)
 
     def _assert_none(self, wrong: Sequence[CompiledKernel], what: str, advice: str) -> KernelReport:
-        __tracebackhide__ = True
         if wrong:
             found = f"{len(wrong)} of {plural(len(self.kernels), 'compiled kernel')} {what}"
             raise KernelResourceError(f"{found}:\n{_table(wrong)}\n{advice}")
@@ -106,7 +103,6 @@ def assert_kernels_compile(
         UnknownArchitectureError: a name that is no architecture.
         CompileWorkerError: the compiling process cannot start.
     """
-    __tracebackhide__ = True
     if configs not in CONFIGS:
         raise ValueError(unknown_name("configs", configs, CONFIGS))
     architectures = (arch,) if isinstance(arch, str) else tuple(arch)
@@ -239,5 +235,4 @@ class OnDevice:
 
         Arguments and errors are those of :func:`pytest_regional.harness.devices.on_device.assert_kernels_compile`.
         """
-        __tracebackhide__ = True
         return assert_kernels_compile(record, arch, configs=configs, timeout=timeout)

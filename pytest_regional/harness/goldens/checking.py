@@ -98,7 +98,6 @@ def assert_golden(
     **options: Any,
 ) -> CompileRecord:
     """Do what :meth:`Regional.assert_golden` says; ``options`` are those of :meth:`Regional.run`."""
-    __tracebackhide__ = True
     goldens = regional.goldens
     if goldens is None:
         raise NoGoldenFileError(
@@ -156,7 +155,6 @@ def _note(goldens: GoldensOfTest, file: GoldenFile, used: UsedGolden, text: Text
 
 
 def _compare(goldens: GoldensOfTest, file: GoldenFile, used: UsedGolden, text: Text) -> None:
-    __tracebackhide__ = True
     holding = file.holding(used.key, used.device, used.version)
     state = _state(holding, text)
     goldens.used[used.key.name] = replace(used, state=state)

@@ -157,10 +157,10 @@ def require_valid(module: torch.fx.GraphModule, what: str, stage: Stage) -> None
         if stage.sorts:
             sort_topologically(module.graph)
         module.graph.lint()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the message holds what it says
         reason = str(error).strip() or "its nodes depend on each other in a cycle"
         hint = "" if stage.sorts else " (at Inductor's own stages it would be sorted first)"
-        raise InvalidGraphError(f"{what}{hint}: {reason}") from error
+        raise InvalidGraphError(f"{what}{hint}: {reason}") from None
     if not stage.sorts:
         module.recompile()
 

@@ -172,7 +172,6 @@ class PassRun:
             GraphAssertionError: another number, with the graphs.
             UnknownOpError: an operator that no graph held and torch does not know.
         """
-        __tracebackhide__ = True
         chosen, pattern = self._selected(graph, region), OpPattern.of(op)
         require_known([pattern], _all(chosen))
         found = [one for graphs in chosen for one in meant(pattern, occurrences(graphs.after))]
@@ -186,7 +185,6 @@ class PassRun:
             GraphAssertionError: there was nothing to replace, something is left, or nothing came.
             UnknownOpError: an operator that no graph held and torch does not know.
         """
-        __tracebackhide__ = True
         chosen = self._selected(graph, region)
         old, new = _patterns(before), _patterns(after)
         require_known([*old, *new], _all(chosen))
@@ -219,7 +217,6 @@ class PassRun:
             GraphAssertionError: with the graphs, what is out of order marked.
             UnknownOpError: an operator that no graph held and torch does not know.
         """
-        __tracebackhide__ = True
         if len(ops) < 2:
             raise TypeError(f"assert_order needs two operators or more, not {len(ops)}: there is no order otherwise")
         chosen, patterns = self._selected(graph, region), [OpPattern.of(op) for op in ops]
@@ -269,7 +266,6 @@ class PassRun:
         Raises:
             ParityError: what differs, by how much, and whether without the passes it differs as well.
         """
-        __tracebackhide__ = True
         return self._rerun.numerics(level, rtol, atol, backward)
 
     def assert_idempotent(self) -> None:
@@ -278,7 +274,6 @@ class PassRun:
         Raises:
             GraphAssertionError: with what the second run changed.
         """
-        __tracebackhide__ = True
         for one in self._rerun.again(self.graphs):
             if structure_of(one.before) != structure_of(one.after):
                 names = ", ".join(one.name for one in self._passes)
@@ -300,7 +295,6 @@ class PassRun:
             NoUuidError: a pass has none; the message says how to give it one.
             GraphAssertionError: two that must differ are equal, or the reverse, or two calls of one differ.
         """
-        __tracebackhide__ = True
         uuids.assert_uuid_changes(self._given, others, equal)
 
 

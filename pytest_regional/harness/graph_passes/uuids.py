@@ -16,7 +16,6 @@ def assert_uuid_changes(passes: Any, others: tuple[Any, ...], equal: Any) -> Non
         NoUuidError: a pass without a uuid.
         GraphAssertionError: two uuids that should differ and do not, or the reverse.
     """
-    __tracebackhide__ = True
     if not others:
         raise TypeError("assert_uuid_changes needs another configuration of the pass to compare with, or a factory")
     seen = [("the pass that ran", _stable_uuid(passes))]

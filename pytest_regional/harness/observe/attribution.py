@@ -18,6 +18,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from pytest_regional._torch.dynamo import backend_behind, compilers_of, registered_backend
+from pytest_regional._torch.process_state import COMPILING
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness.isolation.snapshot import Snapshot
 from pytest_regional.harness.isolation.watched import Leak
@@ -106,11 +107,17 @@ def _all_codes(backends: Iterable[Any]) -> Iterator[CodeType]:
 def _name_of(backend: Any) -> str:
     inner = getattr(backend, "compiler_fn", backend)
     name = getattr(inner, "backend_name", None) or getattr(backend, "compiler_name", None)
+    if getattr(inner, "__module__", None) == COMPILING[0].rstrip(":"):
+        return DYNAMOS_CAPTURE
     if compilers_of(inner) and name == getattr(inner, "__name__", None):
         return "aot_autograd(...)"
     if isinstance(name, str) and not name.startswith("<"):
         return name
     return str(getattr(inner, "__qualname__", None) or type(inner).__qualname__)
+
+
+#: The name of the backend that Dynamo uses to capture a graph, which no test named.
+DYNAMOS_CAPTURE = "a capture by Dynamo"
 
 
 class CompileLeaks:

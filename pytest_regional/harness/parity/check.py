@@ -37,7 +37,7 @@ from pytest_regional.harness.parity.inputs import other_form
 from pytest_regional.harness.parity.noise import Noise, NoiseSource
 from pytest_regional.harness.parity.places import wrong_places
 from pytest_regional.harness.parity.random_code import RUNS, random_mismatches, reseeded
-from pytest_regional.harness.parity.report import BadProgramError, NotRefusedError
+from pytest_regional.harness.parity.report import SECOND_CALL, BadProgramError, NotRefusedError
 from pytest_regional.harness.parity.state import KINDS_OF_STATE, raw_bytes, same_bytes
 from pytest_regional.harness.parity.tolerance import Tolerance
 
@@ -153,14 +153,13 @@ class ParityCheck:
 
     def run(self) -> ParityReport:
         """Return the report, or raise :class:`ParityError` with the region to blame."""
-        __tracebackhide__ = True
         Tolerance.resolve(self.level, self.rtol, self.atol)  # a wrong level is an error before anything runs
         if self.raises is not None:
             return self._refused(self.raises)
         before = self.regional._observer.log.mark()
         first = self._case(self.inputs, self.kwargs, "")
         fresh = fresh_call(self.inputs, self.kwargs, self.regional.seed + 1)
-        second = self._case(*fresh, "second call, on fresh inputs: ")
+        second = self._case(*fresh, SECOND_CALL)
         compiled = self._compile()
         candidate = self._call(compiled, first, keep=True)
         raise_annotation_error(candidate.exception)
@@ -196,7 +195,6 @@ class ParityCheck:
 
     def _refused(self, expected: type[Exception]) -> ParityReport:
         """Return a report of the exceptions that eager and the compiled program raise."""
-        __tracebackhide__ = True
         with self.regional._observer.paused():
             eager = self._execute(self.fn, self.inputs, self.kwargs)
         raise_annotation_error(eager.exception)
@@ -217,7 +215,6 @@ class ParityCheck:
 
     def _backward_in_autocast(self, report: ParityReport, first: _Case, compiled: Any) -> ParityReport:
         """Return the report with a call of which the backward, too, runs in the autocast around this test."""
-        __tracebackhide__ = True
         if not in_autocast() or first.eager.stage != "backward":
             return report
         case = self._case(self.inputs, self.kwargs, "backward inside of the autocast: ", autocast_backward=True)
@@ -225,7 +222,6 @@ class ParityCheck:
 
     def _other_form(self, report: ParityReport, first: _Case, compiled: Any) -> ParityReport:
         """Return the report with a call of which the inputs use their common storage in another form."""
-        __tracebackhide__ = True
         form = other_form(self.inputs, self.kwargs)
         if form is None:
             return report
@@ -240,7 +236,6 @@ class ParityCheck:
 
     def _with(self, report: ParityReport, other: ParityReport, case: _Case) -> ParityReport:
         """Return one report of a right call and another one of ``case``; raise where that differs."""
-        __tracebackhide__ = True
         merged = _merged(report, other, case.label)
         if not merged.ok:
             raise self._error(merged, case, case)
@@ -248,7 +243,6 @@ class ParityCheck:
 
     def _own_random_numbers(self, report: ParityReport, first: _Case, compiled: Any) -> ParityReport:
         """Return the report with runs in which the backend draws as it does for users: not as eager."""
-        __tracebackhide__ = True
         if not first.eager.rng_consumed or not self.regional.supports("rng"):
             return report
         seeds = [reseeded(self.regional.seed, run) for run in range(RUNS)]
@@ -390,13 +384,13 @@ class ParityCheck:
         if depth == "deep" and self.searchable:
             culprit = replace(self._culprit(), first_wrong=self._first_wrong(report))
             self.regional.culprits.append(culprit)
-            return ParityError(
-                report, culprit.sentence, culprit, wrong_places(sources, report, outputs, culprit.regions)
-            )
+            places = wrong_places(sources, report, outputs, culprit.regions)
+            return ParityError(report, culprit.sentence, culprit, places, _regions(culprit.regions))
         if depth == "off" or not cases:
             return ParityError(report, places=wrong_places(sources, report, outputs, ()))
         blame = self._blame(*cases)
-        return ParityError(report, blame, places=wrong_places(sources, report, outputs, self._blamed))
+        places = wrong_places(sources, report, outputs, self._blamed)
+        return ParityError(report, blame, places=places, subject=_regions(self._blamed))
 
     def _culprit(self) -> Culprit:
         """Return what a search finds; of one that raises, what it raised: that must not hide the failure."""
@@ -503,5 +497,6 @@ def _is_in(where: str, state: str) -> bool:
     return name == state or name.startswith((f"{state}.", f"{state}["))
 
 
-def _regions(names: list[str]) -> str:
-    return ("region " if len(names) == 1 else "regions ") + ", ".join(repr(name) for name in names)
+def _regions(names: Sequence[str]) -> str:
+    several = "regions " if len(names) > 1 else "region "
+    return several + ", ".join(map(repr, names)) if names else ""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from pytest_regional._errors import RegionalError
+from pytest_regional._text import SHOWN_MISMATCHES, plural
 from pytest_regional.harness.blame.culprit import Culprit
 from pytest_regional.harness.codegen.places import CodePlace
 from pytest_regional.harness.parity.execution import Execution
@@ -40,8 +42,19 @@ class Mismatch:
     detail: str
     evidence: ValueEvidence | None = None
 
+    @property
+    def place(self) -> str:
+        """Where it is among all that a report compares."""
+        return self.where
+
     def __str__(self) -> str:
-        return f"{self.where}: {self.kind}: {self.detail}"
+        return f"{self.place}: {self.kind}: {self.detail}"
+
+
+#: What the places of a second call begin with.
+SECOND_CALL = "second call, on fresh inputs: "
+
+MismatchT = TypeVar("MismatchT", bound=Mismatch)
 
 
 class Comparison:
@@ -77,9 +90,44 @@ class Comparison:
             self.may_be_rounding |= found.kind == "value" and self.tolerance.uses_fp64
 
 
-def verdict(holds: str, mismatches: Sequence[Mismatch]) -> str:
-    """Return ``holds``, or how many mismatches there are."""
-    return f"{len(mismatches)} mismatch{'es' * (len(mismatches) > 1)}" if mismatches else holds
+def excess(mismatch: Mismatch) -> float:
+    """Return the error over the allowed error; infinity of a difference without a number, such as one of shapes."""
+    evidence = mismatch.evidence
+    if evidence is None or evidence.candidate_error is None or not evidence.allowed or evidence.kind == "nan":
+        return math.inf
+    return evidence.candidate_error / evidence.allowed
+
+
+def worst_first(mismatches: Iterable[MismatchT]) -> list[MismatchT]:
+    """Return the mismatches: those of a second call last, and those without a number before the others."""
+    return sorted(mismatches, key=lambda one: (one.where.startswith(SECOND_CALL), -excess(one)))
+
+
+def answer(subject: str, mismatches: Sequence[Mismatch], compared: int) -> str:
+    """Return the line that a failure begins with: what differs, how much of it, and the worst difference.
+
+    Args:
+        subject: what differs, such as "region 'ffn'".
+        mismatches: at least one.
+        compared: how many tensors were compared.
+    """
+    places = len({mismatch.place for mismatch in mismatches})
+    ordered = worst_first(mismatches)
+    found = next((one for one in ordered if excess(one) < math.inf), None)
+    worst = f"worst {found.place}, {excess(found):.3g}x allowed" if found else str(ordered[0]).splitlines()[0]
+    if places > compared:
+        share = f"{plural(places, 'difference')}, " if places > 1 else ""
+    else:
+        share = f"{places} of {plural(compared, 'tensor')}, "
+    differs = "differ" if subject.startswith("regions ") else "differs"
+    return f"{subject} {differs} from eager: {share}{worst}"
+
+
+def shown(mismatches: Sequence[Mismatch]) -> list[str]:
+    """Return a line for each of the worst mismatches, and one that counts the others."""
+    lines = [f"  - {mismatch}" for mismatch in worst_first(mismatches)[:SHOWN_MISMATCHES]]
+    more = len(mismatches) - len(lines)
+    return [*lines, f"  and {plural(more, 'more difference')}, which pytest -v shows"] if more else lines
 
 
 @dataclass(frozen=True)
@@ -114,15 +162,26 @@ class ParityReport:
 
     def summary(self) -> str:
         """Return one line: verdict, number of tensors, rule, and how near the limit the worst one came."""
-        found = verdict("parity holds", self.mismatches)
-        worst = f", worst error {self.worst_ratio:.3g} of the allowed at {self.worst_where}" if self.worst_where else ""
         about = f"{self.label}: " if self.label else ""
         noise = f"; rounding only: {_few(self.rounding_only)}" if self.rounding_only else ""
-        return f"{about}{found} over {self.compared} compared value(s) at {self.rule}{worst}{noise}"
+        if self.mismatches:
+            return f"{about}{answer('the compiled program', self.mismatches, self.compared)}; {self.rule}{noise}"
+        worst = f", worst error {self.worst_ratio:.3g} of the allowed at {self.worst_where}" if self.worst_where else ""
+        return f"{about}parity holds over {plural(self.compared, 'tensor')} at {self.rule}{worst}{noise}"
 
-    def describe(self, blame: str | None = None) -> str:
-        """Return the whole report for a person: the summary, a paragraph for each mismatch, and the blame."""
-        lines = [self.summary(), *(f"  - {mismatch}" for mismatch in self.mismatches)]
+    def describe(self, blame: str | None = None, subject: str = "") -> str:
+        """Return the report for a person: what differs, the worst differences, how it was compared, and the blame.
+
+        ``subject`` is what the differences are put down to, the whole program where nothing is known.
+        """
+        if self.ok:
+            lines = [self.summary()]
+        else:
+            subject = subject or self.label or "the compiled program"
+            lines = [answer(subject, self.mismatches, self.compared), *shown(self.mismatches)]
+            lines.append(f"  compared at {self.rule}")
+        if self.rounding_only and not self.ok:
+            lines.append(f"  rounding only: {_few(self.rounding_only)}")
         if self.not_compared:
             lines.append(f"  not compared: {_few(self.not_compared)}")
         if blame:
@@ -138,6 +197,8 @@ class ParityError(RegionalError, AssertionError):
         blame: what is to blame, in a sentence; ``None`` where it was not looked for.
         culprit: the same as a record, with the experiments; under ``--regional-blame=deep`` only.
         places: lines of the generated code that makes the wrong values, as far as they are known.
+
+    ``subject``, of which only the message is made, is what the differences are put down to.
     """
 
     def __init__(
@@ -146,8 +207,10 @@ class ParityError(RegionalError, AssertionError):
         blame: str | None = None,
         culprit: Culprit | None = None,
         places: Sequence[CodePlace] = (),
+        subject: str = "",
     ) -> None:
-        super().__init__("\n    ".join([report.describe(blame), *(culprit.evidence.splitlines() if culprit else ())]))
+        told = report.describe(blame, subject)
+        super().__init__("\n    ".join([told, *(culprit.evidence.splitlines() if culprit else ())]))
         self.report = report
         self.blame = blame
         self.culprit = culprit

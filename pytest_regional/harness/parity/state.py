@@ -343,6 +343,13 @@ def find_state(fn: Any, held: Iterable[tuple[str, Any]] = ()) -> ProgramState:
     return _Search([("", fn), *held]).state()
 
 
+def functions_of(fn: Any) -> list[types.FunctionType]:
+    """Return the functions that a program calls, as far as its code names them, nearest first."""
+    search = _Search([("", fn)])
+    search.state()
+    return [value for value in search.seen.values() if isinstance(value, types.FunctionType)]
+
+
 class _Search:
     """One walk over what a program reaches, nearest first."""
 

@@ -200,7 +200,6 @@ def assert_training_parity(
     Warns:
         NoFp64ReferenceWarning: a step had no float64 run to be judged by.
     """
-    __tracebackhide__ = True
     tolerance = Tolerance.resolve(level, rtol, atol)
     model = original_of(model)  # the backend under test is to compile what torch.compile compiled already
     allowed = AllowedUnused(allow_unused, model)

@@ -8,12 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_regional._errors import RegionalError, RegionalWarning
-from pytest_regional._text import plural
-from pytest_regional.harness.parity.report import Mismatch, verdict
+from pytest_regional._text import SHOWN_MISMATCHES, plural
+from pytest_regional.harness.parity.report import Mismatch, answer
 from pytest_regional.harness.parity.tolerance import Errors
-
-#: Differences that a message shows, of the first bad step; a wrong gradient makes all later steps wrong.
-SHOWN_MISMATCHES = 5
 
 
 @dataclass(frozen=True)
@@ -25,8 +22,10 @@ class TrainingMismatch(Mismatch):
 
     step: int = field(kw_only=True)
 
-    def __str__(self) -> str:
-        return f"step {self.step}: {self.where}: {self.kind}: {self.detail}"
+    @property
+    def place(self) -> str:
+        """The step as well."""
+        return f"step {self.step}: {self.where}"
 
 
 @dataclass(frozen=True)
@@ -151,8 +150,10 @@ class TrainingReport:
 
     def summary(self) -> str:
         """Return one line: verdict, number of steps and tensors, rule."""
-        found = verdict("training parity holds", self.mismatches)
-        return f"{found} over {plural(len(self.steps), 'step')}, {self.compared} compared tensor(s) at {self.rule}"
+        if self.mismatches:
+            return answer("training", self.mismatches, self.compared)
+        steps = plural(len(self.steps), "step")
+        return f"training parity holds over {steps}, {plural(self.compared, 'tensor')} at {self.rule}"
 
     def table(self) -> str:
         """Return an aligned table with a line for each step.
@@ -168,7 +169,7 @@ class TrainingReport:
         """Return the report: the summary, the worst differences of the first bad step, how many more, the table."""
         lines = [self.summary()]
         if not self.ok:
-            lines.append(f"  first at step {self.first_bad_step}")
+            lines.append(f"  first at step {self.first_bad_step} of {len(self.steps)}; compared at {self.rule}")
         lines += self._shown_mismatches()
         reasons = dict.fromkeys(step.fp64_unavailable_reason for step in self.steps)
         lines += [f"  not anchored: {reason}" for reason in reasons if reason and self.level == "close"]
@@ -178,10 +179,10 @@ class TrainingReport:
 
     def _shown_mismatches(self) -> list[str]:
         step = next((step for step in self.steps if step.mismatches), None)
-        shown = step.worst_mismatches()[:SHOWN_MISMATCHES] if step else []
-        shown += [] if self.failure is None else [self.failure]
-        more = len(self.mismatches) - len(shown)
-        lines = [f"  - {mismatch}" for mismatch in shown]
+        worst = step.worst_mismatches()[:SHOWN_MISMATCHES] if step else []
+        worst += [] if self.failure is None else [self.failure]
+        more = len(self.mismatches) - len(worst)
+        lines = [f"  - {mismatch}" for mismatch in worst]
         return [*lines, f"  and {plural(more, 'more difference')}, in this step and later ones"] if more else lines
 
     def __str__(self) -> str:

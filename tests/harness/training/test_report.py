@@ -41,10 +41,13 @@ def test_a_fault_shows_in_the_table_of_its_step():
 
 def test_the_first_line_tells_the_verdict():
     assert str(judged(lambda model: model)).startswith(
-        "training parity holds over 5 steps, 80 compared tensor(s) at level 'close'"
+        "training parity holds over 5 steps, 80 tensors at level 'close'"
     )
     failed = str(judged(WrongElement, level="bitwise"))
-    assert failed.startswith("1 mismatch over 5 steps, 80 compared tensor(s) at level 'bitwise'\n  first at step 3\n")
+    assert failed.startswith(
+        "training differs from eager: 1 of 80 tensors, step 3: gradient of up.weight: value: 1 of 288 "
+    )
+    assert failed.splitlines()[1] == "  first at step 3 of 5; compared at level 'bitwise'"
     assert "step 3: gradient of up.weight: value: 1 of 288 elements differ; worst at [7, 5]: compiled" in failed
 
 
@@ -61,9 +64,9 @@ def everything_wrong():
 
 def test_the_worst_of_the_first_bad_step_are_reported_and_the_others_counted():
     told = everything_wrong().describe().splitlines()
-    assert told[1] == "  first at step 2"
-    assert told[2:7] == [f"  - step 2: gradient of p{i}: value: off" for i in (7, 6, 5, 4, 3)]
-    assert told[7] == "  and 11 more differences, in this step and later ones"
+    assert told[1] == "  first at step 2 of 3; compared at a rule"
+    assert told[2:5] == [f"  - step 2: gradient of p{i}: value: off" for i in (7, 6, 5)]
+    assert told[5] == "  and 13 more differences, in this step and later ones"
 
 
 def test_a_missing_gradient_is_reported_before_large_errors():
