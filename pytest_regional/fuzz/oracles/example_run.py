@@ -39,16 +39,20 @@ class ExpectedResults:
     """One set of inputs, with what eager and float64 make of it.
 
     ``noise`` measures what rounding does to eager; None where the float64 run alone says how exact eager is.
+    ``strides`` says whether those of results are to be eager's.
     """
 
     inputs: tuple[torch.Tensor, ...]
     eager: Execution
     fp64: Execution | None
     noise: NoiseSource | None = None
+    strides: bool = True
 
     def compared(self, execution: Execution, exact: Mapping[str, Exactness] | None = None) -> ParityReport:
         """Return how ``execution`` differs from eager; ``exact`` as in :func:`compare`."""
-        return compare(self.eager, execution, self.fp64, noise=self.noise, exact=exact or {})
+        report = compare(self.eager, execution, self.fp64, noise=self.noise, exact=exact or {})
+        kept = tuple(one for one in report.mismatches if self.strides or one.kind != "stride")
+        return replace(report, mismatches=kept)
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +146,8 @@ class ExampleRun:
                 with never_compiled(tracing=False):  # Dynamo would trace past the rounding, and keep what it traced
                     eager.coarse = self.execute(fn, inputs, precision=precision)
             fp64 = self.execute(fn, inputs, fp64=True)
-        return ExpectedResults(inputs, eager, fp64, self._noise(fn, inputs, eager))
+        noise = self._noise(fn, inputs, eager)
+        return ExpectedResults(inputs, eager, fp64, noise, strides=self.regional.looks_at_strides)
 
     def _noise(self, fn: Any, inputs: tuple[torch.Tensor, ...], eager: Execution) -> NoiseSource | None:
         """Return what measures eager's rounding, for an emulated GPU and for results of float64.

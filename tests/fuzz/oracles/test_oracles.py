@@ -11,7 +11,7 @@ import torch
 
 from bench.mutants.faults import FAULTS
 from bench.mutants.planting import spec_of
-from pytest_regional import BackendSpec, GraphCapabilities, declared
+from pytest_regional import BackendSpec, GraphCapabilities, declared, unsupported
 from pytest_regional._torch.config import patched_config
 from pytest_regional._torch.dynamo import registered_backend
 from pytest_regional._torch.inductor import artifact_behind
@@ -522,3 +522,18 @@ def test_no_annotation_is_changed_that_the_backend_does_not_look_at(monkeypatch)
     assert told[frozenset({"region_ids"})] == {"another config", "no annotation"}
     assert told[frozenset({"region_configs"})] == {"another region id", "no annotation"}
     assert told[frozenset({"region_ids", "region_configs"})] == {"no annotation"}
+
+
+@pytest.mark.parametrize("disclaimed", [(), ("strides",)])
+def test_strides_are_compared_unless_the_backend_disclaims_them(disclaimed):
+    def turned(gm, _):
+        return lambda *arguments: tuple(value.t().contiguous().t() for value in gm(*arguments))
+
+    class Turned(GraphCapabilities, **dict.fromkeys(disclaimed, unsupported("results are turned"))):
+        pass
+
+    spec = BackendSpec("turned", lambda: turned, Turned())
+    with regional(spec, "cpu", expects_regions=False) as harness:
+        expected = contextlib.nullcontext() if disclaimed else pytest.raises(OracleViolationError, match="stride")
+        with expected:
+            check(harness, chain(("sin", ())), mode="native", oracles=["parity"])
