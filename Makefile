@@ -25,8 +25,9 @@ test: $(VENV)/installed  ## Run the project's own tests.
 attacks: $(VENV)/installed  ## Run all attacks on the package, those that take minutes too.
 	REGIONAL_SLOW_ATTACKS=1 $(RUN) pytest tests/attacks $(WORKERS) $(PYTEST_ARGS)
 
-transformers: $(VENV)/installed  ## Install transformers into the environment and run the suite of its models.
+transformers: $(VENV)/installed  ## Install transformers, and torchtitan without what it requires, and run the suite of their models and passes.
 	$(RUN) pip install --quiet --disable-pip-version-check -c $(firstword $(wildcard $(VENV)/constraints.txt) constraints.txt) -e ".[transformers]"
+	$(RUN) pip install --quiet --disable-pip-version-check --no-deps torchtitan==0.3.0 spmd_types==0.2.3
 	$(RUN) pytest --regional-backend=$(BACKEND) suites/transformers $(WORKERS) $(PYTEST_ARGS)
 
 gpu:  ## Run the suites on the GPU of this machine with the Python that is there (PYTHON=...); installs nothing.

@@ -15,7 +15,7 @@ from pytest_regional._torch import symbol
 from pytest_regional._torch.aot_autograd import bundled_callable, partition_function, serializable_compiler_class
 from pytest_regional._torch.config import dynamo_config
 from pytest_regional._torch.patching import COMPILE_STAGES, PatchPoint, patched, wrapped
-from pytest_regional._torch.tracing import new_fake_mode, tracing
+from pytest_regional._torch.tracing import ambient_context, fake_mode_of, new_fake_mode, tracing
 
 
 def counters() -> Any:
@@ -242,7 +242,10 @@ def regional_inductor_pass() -> Callable[..., Any]:
     compiler = regional_inductor()
 
     def torch_regional_inductor(gm: Any, example_inputs: Any) -> Any:
-        return compiler(gm, *example_inputs)
+        # Where make_fx traced the graph, no context is left.
+        own = None if ambient_context() else tracing(fake_mode_of(example_inputs) or new_fake_mode())
+        with own or contextlib.nullcontext():
+            return compiler(gm, *example_inputs)
 
     return torch_regional_inductor
 

@@ -28,7 +28,7 @@ def test_float32(regional, case, model):
     assert_parity_of_ten(regional, case, model, model)
 
 
-@each_trained(CASES)
+@each_trained(CASES, "autocast")
 def test_bfloat16_autocast(regional, case, model):
     def program(**inputs):
         with torch.autocast(regional.device.type, torch.bfloat16):

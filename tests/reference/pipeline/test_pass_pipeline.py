@@ -7,7 +7,9 @@ import copy
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.traceback import preserve_node_meta
 
+from pytest_regional import region
 from pytest_regional._torch.dynamo import restart_exceptions
 from pytest_regional.reference.pass_protocol import (
     PassFailedError,
@@ -274,6 +276,21 @@ def test_a_pipeline_on_a_graph_given_to_run_pass():
         result.assert_replaced(before="aten.clamp_min", after="aten.relu")
         result.assert_same_numerics(level="bitwise")
         result.assert_idempotent()
+
+
+def test_pytorchs_pass_compiles_a_graph_that_no_trace_surrounds():
+    def program(x):
+        with region("r"):
+            return torch.tanh(x) * x
+
+    with regional("torch") as r:
+        x = r.randn(4)
+        with preserve_node_meta():
+            gm = make_fx(program, tracing_mode="fake")(x)
+        inputs = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
+        compiled = PassPipeline([r.pipeline.terminal]).run(gm, inputs)
+        torch.testing.assert_close(compiled([x]), program(x))
+        assert r.counters.region_compiles == 1
 
 
 def test_repr_and_iteration():
