@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import sys
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
@@ -39,7 +40,7 @@ def _cut(error: BaseException) -> None:
     if frames and _is_hidden(frames[-1]):
         if not _was_raised(frames[-1]):
             return
-        while frames and (_is_hidden(frames[-1]) or _package(frames[-1]) in ("contextlib", "torch")):
+        while frames and (_is_hidden(frames[-1]) or _is_library(frames[-1])):
             frames.pop()
     kept = [one for one in frames if not _is_hidden(one) or _file(one).startswith(_COMPILERS)]
     for one, following in pairwise(kept):
@@ -49,8 +50,10 @@ def _cut(error: BaseException) -> None:
     error.__traceback__ = kept[0] if kept else None
 
 
-def _package(entry: TracebackType) -> str:
-    return str(entry.tb_frame.f_globals.get("__name__")).partition(".")[0]
+def _is_library(entry: TracebackType) -> bool:
+    """Say whether a frame is in PyTorch's own files, which generated code is not, or in contextlib."""
+    torch = getattr(sys.modules.get("torch"), "__file__", None) or _PACKAGE
+    return _file(entry).endswith("contextlib.py") or Path(torch).parent in Path(_file(entry)).parents
 
 
 def _file(entry: TracebackType) -> str:

@@ -40,7 +40,7 @@ def subject_of_test(test: str, options: str = "") -> Subject:
         raise SubjectError(f'--options="{options}" cannot be read: {error}. Quote as in a shell.') from error
     with tempfile.TemporaryDirectory(prefix="pytest-regional-report-", ignore_cleanup_errors=True) as folder:
         answer = Path(folder, "answer.json")
-        arguments = [test, "-p", _PLUGIN, "-n0", "-q", "-p", "no:randomly", *given]
+        arguments = [test, "-p", _PLUGIN, "-n0", "-q", "-p", "no:randomly", "--full-trace", *given]
         environment = interpreter_environment("PYTEST_ADDOPTS", **{ANSWER_VARIABLE: str(answer)})
         try:
             done = run_interpreter("pytest", arguments, environment, _SECONDS)
