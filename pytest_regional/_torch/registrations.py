@@ -57,6 +57,13 @@ def kernels_of(name: str) -> list[Kernel]:
     return [Kernel(key, file, bool(replaced)) for key, replaced, file in _KERNEL.findall(_dump(name))]
 
 
+def is_torchs_kernel(entry: str) -> bool:
+    """Return whether torch itself registered ``aten/addr/FuncTorchBatched``: it does so at the first ``vmap``."""
+    operator, _, key = entry.rpartition("/")
+    kernels = kernels_of(operator.replace("/", "::"))
+    return any(each.key == key and not each.replaced and is_torchs_file(each.file) for each in kernels)
+
+
 _torchs: set[str] = set()
 
 

@@ -69,7 +69,7 @@ def test_one_compile_serves_every_batch(regional, chain):
             same_as_eager(batch)
 
 
-@pytest.mark.regional_compile(requires=("custom_ops", "region_ids", "region_counts"))
+@pytest.mark.regional_compile(requires=("custom_ops", "region_ids", "region_counts", "few_partitions"))
 def test_the_custom_operator_divides_two_regions(regional, chain):
     record = regional.run(chain, *inputs(regional, 16))
 

@@ -27,7 +27,7 @@ def _(x, name):
 
 def independent(x):
     with in_region("one"):
-        one = told(x, "one")
+        one = told(x * 2, "one")
     two = told(x + 1, "two")
     with in_region("three"):
         three = told(x, "three")

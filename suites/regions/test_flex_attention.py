@@ -27,7 +27,7 @@ def test_inference(regional):
     regional.assert_parity(attention, *operands(regional))
 
 
-@pytest.mark.regional_compile(requires=("flex_attention", "regions", "region_counts"))
+@pytest.mark.regional_compile(requires=("flex_attention", "regions", "region_counts", "few_partitions"))
 def test_it_is_in_the_region_that_it_is_annotated_with(regional):
     record = regional.run(attention, *operands(regional))
 

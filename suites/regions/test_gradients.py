@@ -115,7 +115,6 @@ def test_parity_of_ops_in_place(regional, write):
     regional.assert_parity(in_place(write), *pair(regional))
 
 
-@pytest.mark.regional_compile(requires=("backward", "regions", "region_ids", "region_counts"))
 @pytest.mark.regional_compile(requires=("backward", "regions", "region_ids", "region_counts", "few_partitions"))
 @METADATA_IS_LOST
 @pytest.mark.parametrize("write", WRITES, ids=lambda write: write.__name__)
@@ -124,6 +123,7 @@ def test_gradients_of_ops_in_place_do_not_divide_a_region(regional, write):
     assert record.region("r", "backward").partitions == 1
 
 
+@pytest.mark.regional_compile(requires=("backward", "regions", "region_ids", "region_counts"))
 def test_a_weight_of_two_regions(regional):
     """Its two gradients are added up between the regions: each backward is one partition, whoever adds."""
 
@@ -138,7 +138,6 @@ def test_a_weight_of_two_regions(regional):
     assert [record.region(name, "backward").partitions for name in ("a", "b")] == [1, 1]
 
 
-@pytest.mark.regional_compile(requires=("backward", "regions", "region_ids", "region_counts"))
 def view_alone(x, w):
     h = x.sin()
     with in_region("view"):
@@ -146,6 +145,7 @@ def view_alone(x, w):
     return h @ w
 
 
+@pytest.mark.regional_compile(requires=("backward", "regions", "region_ids", "region_counts"))
 def test_a_region_of_a_view_alone(regional):
     """Not vacuous: the view is what was asked for. Whether a backward of views is compiled is left to the backend."""
     regional.assert_parity(view_alone, *pair(regional))
@@ -153,7 +153,6 @@ def test_a_region_of_a_view_alone(regional):
     assert record.region("view", "forward").partitions == 1
 
 
-@pytest.mark.regional_compile(requires=("backward", "regions", "region_ids", "region_counts"))
 def view_between(x, w):
     with in_region("r"):
         h = x @ w
@@ -165,6 +164,7 @@ def view_between(x, w):
         return h @ w
 
 
+@pytest.mark.regional_compile(requires=("backward", "regions", "region_ids", "region_counts"))
 def test_a_view_between_two_partitions(regional):
     regional.assert_parity(view_between, *pair(regional))
     record = regional.run(view_between, *pair(regional))

@@ -45,6 +45,7 @@ def test_an_independent_node_in_the_middle_does_not_split_a_region(regional):
     assert record.region("one").partitions == 1
 
 
+@pytest.mark.regional_compile(requires=("regions", "region_counts", "few_partitions"))
 def test_two_independent_nodes_of_one_region_are_one_partition(regional):
     def program(x, w):
         with in_region("one"):

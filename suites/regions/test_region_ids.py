@@ -109,7 +109,7 @@ def test_members_of_an_enumeration(regional):
     regional.assert_parity(by_argument, *operands(regional), Layer.second)
 
 
-@pytest.mark.regional_compile(dynamic=True)
+@pytest.mark.regional_compile(dynamic=True, requires=("regions", "region_ids", "dynamic_shapes"))
 def test_an_argument_that_is_symbolic_from_the_start(regional):
     x, w = operands(regional)
     record = regional.run(by_argument, x, w, 3)

@@ -207,7 +207,7 @@ def _(one, other):
     return one.new_empty(())
 
 
-@pytest.mark.regional_compile(requires=("custom_ops",))
+@pytest.mark.regional_compile(requires=("custom_ops", "aliasing"))
 def test_a_view_of_an_input_is_no_copy(regional):
     """A region that returns a view of what it was given neither copies nor keeps a second tensor alive."""
 

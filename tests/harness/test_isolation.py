@@ -388,3 +388,20 @@ def test_generated_code_that_is_loaded_again_is_no_leak():
         sys.modules[name] = ModuleType(name)
     assert r.leaks == ()
     del sys.modules[name]
+
+
+def test_a_kernel_that_torch_registers_when_it_is_first_needed_is_no_leak():
+    """As the first ``vmap`` of a process does; torch does it once, so that it must not be undone."""
+    source = compile(
+        "late = library.Library('aten', 'IMPL'); late.impl('erfinv', lambda x: x, 'Sparse')",
+        f"{os.path.dirname(torch.__file__)}/late.py",
+        "exec",
+    )
+    namespace = {"library": torch.library}
+    with regional("aot_eager", expects_regions=False):
+        """Import what is imported late: kernels of a test that imports are not looked at."""
+    with regional("aot_eager", expects_regions=False) as r:
+        exec(source, namespace)
+    assert r.leaks == ()
+    assert namespace["late"]._op_impls
+    namespace["late"]._destroy()

@@ -95,6 +95,15 @@ def bfloat16_becomes_float16() -> bool:
     return compiled(lambda x: (x * 3).to(torch.bfloat16))(HALVES).dtype == torch.float16
 
 
+def default_dtype_is_ignored() -> bool:
+    """Return whether zeros without a dtype are float32 where the default dtype is float64."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        return compiled(lambda x: torch.zeros(8) + x)(torch.arange(8)).dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def nan_is_a_number() -> bool:
     """Return whether a comparison with NaN is true."""
     nan = torch.full((4,), torch.nan)
@@ -167,6 +176,7 @@ CAUSES = (
     always_contiguous,
     numbers_of_its_own,
     bfloat16_becomes_float16,
+    default_dtype_is_ignored,
     nan_is_a_number,
     sign_of_nan,
     guard_without_source,

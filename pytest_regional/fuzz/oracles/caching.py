@@ -102,7 +102,8 @@ def _of_passes(example: ExampleRun, counters: Counters) -> Wrong:
 
 
 def _of_regions(example: ExampleRun, counters: Counters) -> Wrong:
-    if example.mode in INTERPRETED or not example.regional.supports("regions"):
+    by_inductor = all(map(example.regional.supports, ("regions", "inductor_code")))
+    if example.mode in INTERPRETED or not by_inductor:
         return []
     partitions = sum(len(graph.partitions) for graph in example.cold.watched.graphs)
     answered = counters["region_compiles"] + counters["region_cache_hits"]
@@ -130,8 +131,8 @@ def check_warm(example: ExampleRun) -> None:
     if not example.cold.watched.graphs:
         raise NoClaim("nothing was compiled")
     outer = bool(example.regional.supports("outer_cache"))
-    if not outer and example.mode in INTERPRETED:
-        raise NoClaim("the backend keeps no whole results, and regions are not compiled in this mode")
+    if not outer and (example.mode in INTERPRETED or not example.regional.supports("inductor_code")):
+        raise NoClaim("the backend keeps no whole results, and Inductor compiles no regions in this mode")
     example.regional.restart()
     warm = example.run(example.program, calls=1)
     raise_failure(example, warm, "warm", "restart")

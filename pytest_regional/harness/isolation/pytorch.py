@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from pytest_regional._torch import config, distributed, dynamo, process_state, thread_state
+from pytest_regional._torch import config, distributed, dynamo, process_state, registrations, thread_state
 from pytest_regional.harness.isolation.watched import (
     MISSING,
     Contents,
@@ -223,7 +223,7 @@ def _patched() -> Mapping[str, Any]:
 
 
 class _Kernels(State):
-    """Operator kernels that existed before the test; kernels added by an import stay."""
+    """Operator kernels that existed before the test; kernels added by an import, or by torch itself, stay."""
 
     def __init__(self) -> None:
         super().__init__("kernels of operators", self._read, self._remove, self._same)
@@ -243,7 +243,8 @@ class _Kernels(State):
     @staticmethod
     def _added(before: Any, now: Any) -> frozenset[str]:
         operators = {name.replace("::", "/") for name in now[2] - before[2]}
-        return frozenset(name for name in now[1] - before[1] if name.rpartition("/")[0] not in operators)
+        added = [name for name in now[1] - before[1] if name.rpartition("/")[0] not in operators]
+        return frozenset(name for name in added if not registrations.is_torchs_kernel(name))
 
     def differences(self, before: Any) -> Any:
         """Yield the added kernels."""

@@ -6,10 +6,13 @@ import contextlib
 from dataclasses import replace
 
 import pytest
+from functorch.compile import make_boxed_func
 
 from bench.mutants.faults.graphs import halve_unseen
-from pytest_regional import BackendSpec, declared
-from pytest_regional.backends.adapters import torch_regional
+from pytest_regional import BackendSpec, declared, report_region
+from pytest_regional._torch.dynamo import aot_autograd
+from pytest_regional._torch.fx_graphs import preserve_node_meta
+from pytest_regional.backends.adapters import OUTER_CACHE, PRE_GRAD_PASSES, torch_regional, without
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Step
 from pytest_regional.fuzz.oracles import (
@@ -45,6 +48,23 @@ def counted_twice(patched, original=outer.count_outcome):
 
 def test_counters(monkeypatch):
     assert checked_with(monkeypatch, counted_twice, "counters").origin == "lookups of one graph"
+
+
+def test_regions_that_another_compiler_compiles_are_not_counted_as_inductors():
+    """They are reported; no cache of Inductor's has them after a restart."""
+
+    def compile_graph(gm, inputs):
+        report_region(gm)
+        return make_boxed_func(gm.forward)
+
+    def backend(gm, inputs):
+        with preserve_node_meta():
+            return aot_autograd(fw_compiler=compile_graph, bw_compiler=compile_graph)(gm, inputs)
+
+    capabilities = declared(**without((*PRE_GRAD_PASSES, *OUTER_CACHE, "inductor_code"), "it compiles by itself"))
+    with regional(BackendSpec("own", lambda: backend, capabilities()), "cpu", expects_regions=False) as harness:
+        check(harness, TWO_REGIONS, mode="native", oracles=["counters", "warm"])
+        assert harness.counters.region_compiles == 2
 
 
 def exponential_of(argument):
