@@ -66,7 +66,8 @@ def test_gradients_run_the_other_way_round(regional):
 
 def test_parity(regional):
     inputs = regional.randn(8, 8, requires_grad=True), regional.randn(8, 8, requires_grad=True)
-    regional.assert_parity(overlapping(**ASKED), *inputs)
+    # In which order the regions run is what is asked for.
+    regional.assert_parity(overlapping(**ASKED), *inputs, ignore_state=("RAN",))
 
 
 def test_of_three_regions_each_waits_for_the_one_before(regional):

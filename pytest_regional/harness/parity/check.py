@@ -432,7 +432,8 @@ class ParityCheck:
         alone = [name for name in names if self._agrees(first, second, frozenset({name}))]
         if alone:
             self._blamed = tuple(alone)
-            return _regions(alone) + ": with it left eager the program agrees with eager"
+            which = "it" if len(alone) == 1 else "any of them"
+            return f"{_regions(alone)}: with {which} left eager the program agrees with eager"
         guilty = [name for name in names if not self._agrees(first, second, frozenset(names) - {name})]
         if guilty:
             self._blamed = tuple(guilty)
