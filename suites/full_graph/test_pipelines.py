@@ -70,6 +70,12 @@ def test_ops_outside_of_regions_keep_every_bit(regional):
 
 
 @pytest.mark.regional_compile(requires=("full_graph", "flex_attention"), expects_regions=False)
+@pytest.mark.regional_known_failure(
+    "inductor",
+    reason="wrong values on CPU when flex attention is compiled with the rotary embedding before it: "
+    "docs/findings/flex_attention_whole_graph_cpu.py",
+    torch=">=2.13",
+)
 def test_inference_with_flex_attention(regional):
     model = Llama(TINY, flex(TINY, regional.device)).to(regional.device)
     batch = token_batches(regional, TINY, 1)[0]

@@ -31,24 +31,25 @@ def flip(x):
     return x.flip(3)
 
 
-def loses_the_format(torch_versions):
-    """Mark a failure of PyTorch's backend on these versions."""
+def loses_the_format(backend, torch_versions):
+    """Mark a failure of a backend of PyTorch's on these versions."""
     return pytest.mark.regional_known_failure(
-        "torch",
+        backend,
         reason="Inductor chooses the strides of what leaves a region: docs/findings/strides_leaving_region.py",
         torch=torch_versions,
     )
 
 
-LOSES_THE_FORMAT = loses_the_format(">=2.11")
+REGION_LOSES_THE_FORMAT = loses_the_format("torch", ">=2.11")
+GRAPH_LOSES_THE_FORMAT = loses_the_format("inductor", ">=2.13")
 
 
 @pytest.mark.parametrize(
     "operator",
     [
-        pytest.param(stack, marks=LOSES_THE_FORMAT),
-        pytest.param(concatenate, marks=LOSES_THE_FORMAT),
-        pytest.param(index_select, marks=loses_the_format(">=2.13")),
+        pytest.param(stack, marks=[REGION_LOSES_THE_FORMAT, GRAPH_LOSES_THE_FORMAT]),
+        pytest.param(concatenate, marks=[REGION_LOSES_THE_FORMAT, GRAPH_LOSES_THE_FORMAT]),
+        pytest.param(index_select, marks=[loses_the_format("torch", ">=2.13"), GRAPH_LOSES_THE_FORMAT]),
         flip,
     ],
     ids=lambda operator: operator.__name__,
@@ -62,7 +63,7 @@ def test_a_channels_last_value_leaves_a_region(regional, operator):
 
 
 @pytest.mark.regional_compile(requires=("channels_last", "regions"))
-@loses_the_format(">=2.13")  # 2.11 traces roll otherwise
+@loses_the_format("torch", ">=2.13")  # 2.11 traces roll otherwise
 def test_the_outer_graph_views_what_leaves_a_region(regional):
     """A trace takes ``roll`` for contiguous, so the ``reshape`` after it becomes a view of what leaves the region."""
 
