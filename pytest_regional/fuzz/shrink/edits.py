@@ -200,7 +200,7 @@ def shrink_shapes(program: Program) -> Iterator[Candidate]:
     """Give all arguments the same few sizes, then make one size after the other smaller wherever it occurs."""
     few: tuple[tuple[int, ...], ...] = ((), (1,), (2,), (2, 2))
     for shape in few:
-        yield _with_arguments(program, [replace(argument, shape=shape) for argument in program.arguments])
+        yield _with_arguments(program, [_shaped(argument, shape) for argument in program.arguments])
     sizes = sorted({size for argument in program.arguments for size in argument.shape}, reverse=True)
     for size in sizes:
         for smaller in sorted({1, 2, size // 2, size - 1}):
@@ -210,6 +210,10 @@ def shrink_shapes(program: Program) -> Iterator[Candidate]:
         for shape in (argument.shape[1:], argument.shape[:-1]):
             if argument.shape:
                 yield _with_argument(program, index, replace(argument, shape=shape, dynamic=()))
+
+
+def _shaped(argument: TensorInput, shape: tuple[int, ...]) -> TensorInput:
+    return replace(argument, shape=shape, dynamic=tuple(one for one in argument.dynamic if one < len(shape)))
 
 
 def _resized(argument: TensorInput, size: int, smaller: int) -> TensorInput:

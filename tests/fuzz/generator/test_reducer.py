@@ -11,7 +11,7 @@ from pytest_regional.fuzz.model.arguments import PARTS, TensorInput
 from pytest_regional.fuzz.model.building import check_buildable
 from pytest_regional.fuzz.operators.table import operator_named
 from pytest_regional.fuzz.shrink.candidates import Candidate, cost, rebuild
-from pytest_regional.fuzz.shrink.edits import EDITS, reduce_program
+from pytest_regional.fuzz.shrink.edits import EDITS, reduce_program, shrink_shapes
 
 ARGUMENTS = (TensorInput((4, 4), requires_grad=True),)
 A, B = Region("a"), Region("b", (("max_fusion_size", 8),))
@@ -217,3 +217,10 @@ def test_drawn_programs_can_all_be_reduced():
         small = reduce_program(program, fails, attempts=40)
         assert keep in small.operators
         check_buildable(small)
+
+
+def test_sizes_that_are_gone_are_dynamic_no_more():
+    program = Program((TensorInput((4, 4), dynamic=(0, 1)),), (Step("sin", (0,), results=(1,)),), (1,), training=False)
+    reduced = [candidate.arguments[0] for candidate in shrink_shapes(program)]
+    assert {len(argument.shape) for argument in reduced} == {0, 1, 2}
+    assert all(set(argument.dynamic) <= set(range(len(argument.shape))) for argument in reduced)
