@@ -11,8 +11,10 @@ from types import TracebackType
 from pytest_regional._torch.process_state import DYNAMO_WRAPPER
 
 _PACKAGE = Path(__file__).parent
+#: The conformance suites, which a wheel has in the package: frames of tests.
+_SUITES = _PACKAGE / "suites"
 #: Code that compiles: where it is between the frames of others, it says how they came to be called.
-_COMPILERS = tuple(str(_PACKAGE / name) for name in ("backends", "emulation", "reference"))
+_COMPILERS = tuple(_PACKAGE / name for name in ("backends", "emulation", "reference"))
 _RAISES = dis.opmap["RAISE_VARARGS"]
 
 
@@ -42,7 +44,7 @@ def _cut(error: BaseException) -> None:
             return
         while frames and (_is_hidden(frames[-1]) or _is_library(frames[-1])):
             frames.pop()
-    kept = [one for one in frames if not _is_hidden(one) or _file(one).startswith(_COMPILERS)]
+    kept = [one for one in frames if not _is_hidden(one) or any(map(_file(one).is_relative_to, _COMPILERS))]
     for one, following in pairwise(kept):
         one.tb_next = following
     if kept:
@@ -53,15 +55,16 @@ def _cut(error: BaseException) -> None:
 def _is_library(entry: TracebackType) -> bool:
     """Say whether a frame is in PyTorch's own files, which generated code is not, or in contextlib."""
     torch = getattr(sys.modules.get("torch"), "__file__", None) or _PACKAGE
-    return _file(entry).endswith("contextlib.py") or Path(torch).parent in Path(_file(entry)).parents
+    return _file(entry).name == "contextlib.py" or _file(entry).is_relative_to(Path(torch).parent)
 
 
-def _file(entry: TracebackType) -> str:
-    return entry.tb_frame.f_code.co_filename
+def _file(entry: TracebackType) -> Path:
+    return Path(entry.tb_frame.f_code.co_filename)
 
 
 def _is_hidden(entry: TracebackType) -> bool:
-    return _PACKAGE in Path(_file(entry)).parents or entry.tb_frame.f_globals.get("__name__") == DYNAMO_WRAPPER
+    ours = _file(entry).is_relative_to(_PACKAGE) and not _file(entry).is_relative_to(_SUITES)
+    return ours or entry.tb_frame.f_globals.get("__name__") == DYNAMO_WRAPPER
 
 
 def _was_raised(entry: TracebackType) -> bool:

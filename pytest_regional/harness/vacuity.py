@@ -143,9 +143,9 @@ def _why(regional: Regional) -> str:
             f"{annotated} has an annotation, and no op under it reached the backend. Another branch ran, the region "
             f"holds no op, or its code ran outside of Dynamo. {_INTENDED}"
         )
+    what = "the program has no" if regional._programs else "no op that the backend was given has an"
     return (
-        f"the program has no annotation. Write 'with pytest_regional.region(\"name\"):' around what is to be compiled. "
-        f"{_INTENDED}"
+        f"{what} annotation. Write 'with pytest_regional.region(\"name\"):' around what is to be compiled. {_INTENDED}"
     )
 
 

@@ -87,6 +87,12 @@ VACUOUS = """
     def test_not_reached(regional):
         regional.assert_parity(other_branch, regional.randn(4))
 
+    def test_not_reached_in_what_the_test_compiles(regional):
+        regional.assert_parity(other_branch, regional.randn(4), compiled=regional.compile)
+
+    def test_program_is_not_known(regional):
+        torch.compile(other_branch, backend=regional.dynamo_backend)(regional.randn(4))
+
     def test_nothing_called(regional):
         regional.compile(in_region)
 """
@@ -94,14 +100,16 @@ VACUOUS = """
 
 def test_each_case_of_vacuity_has_its_text(downstream):
     result = outcome(downstream, VACUOUS)
-    result.assert_outcomes(failed=4)
+    result.assert_outcomes(failed=6)
     begin = "VacuousTestError: no region was compiled or loaded with backend 'reference', so the test proves nothing: "
     said = [line.removeprefix(begin) for line in result.outlines if line.startswith(begin)]
-    assert [line.split(".")[0] for line in (said[0], said[1], said[3])] == [
+    assert [line.split(".")[0] for line in (said[0], said[1], said[4], said[5])] == [
         "the program has no annotation",
         "the program has no annotation",
+        "no op that the backend was given has an annotation",
         "the test called no compiled program",
     ]
+    assert said[2] == said[3]
     assert re.match(
         r"decorated \(.*test_it\.py:\d+\) has an annotation, and no op under it reached the backend", said[2]
     )
@@ -161,9 +169,16 @@ def test_the_whole_traceback_can_be_had(downstream):
     result.stdout.fnmatch_lines(["*pytest_regional*compiling.py:*"])
 
 
-@pytest.mark.parametrize(("statement", "shown"), [("None.missing", True), ("raise ValueError", False)])
-def test_only_a_defect_of_the_package_keeps_its_traceback(statement, shown):
-    file = str(Path(pytest_regional.__file__).with_name("harness") / "made.py")
+@pytest.mark.parametrize(
+    ("folder", "statement", "shown"),
+    [
+        ("harness", "None.missing", True),
+        ("harness", "raise ValueError", False),
+        ("suites", "raise ValueError", True),  # as a wheel has them: tests
+    ],
+)
+def test_only_a_defect_of_the_package_keeps_its_traceback(folder, statement, shown):
+    file = str(Path(pytest_regional.__file__).with_name(folder) / "made.py")
     made = {}
     exec(compile(f"def called():\n    {statement}", file, "exec"), made)
     with pytest.raises((AttributeError, ValueError)) as caught:

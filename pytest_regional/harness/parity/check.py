@@ -466,6 +466,7 @@ class GivenParity(ParityCheck):
     searchable: ClassVar[bool] = False
 
     def _compile(self, eager_regions: frozenset[str] = frozenset()) -> Any:
+        self.regional._programs.append(self.fn)
         options = replace(self.regional._options, fallback_random=True)
         with options.scope(self.regional._spec.compile_options):
             return self.compiled(self.fn)

@@ -151,7 +151,9 @@ class TrainingReport:
     def summary(self) -> str:
         """Return one line: verdict, number of steps and tensors, rule."""
         if self.mismatches:
-            return answer("training", self.mismatches, self.compared)
+            step = next((step for step in self.steps if step.mismatches), None)
+            found, compared = (step.mismatches, step.compared) if step else (self.mismatches, 0)
+            return answer("training", found, compared)
         steps = plural(len(self.steps), "step")
         return f"training parity holds over {steps}, {plural(self.compared, 'tensor')} at {self.rule}"
 

@@ -45,7 +45,7 @@ def test_the_first_line_tells_the_verdict():
     )
     failed = str(judged(WrongElement, level="bitwise"))
     assert failed.startswith(
-        "training differs from eager: 1 of 80 tensors, step 3: gradient of up.weight: value: 1 of 288 "
+        "training differs from eager: 1 of 16 tensors, step 3: gradient of up.weight: value: 1 of 288 "
     )
     assert failed.splitlines()[1] == "  first at step 3 of 5; compared at level 'bitwise'"
     assert "step 3: gradient of up.weight: value: 1 of 288 elements differ; worst at [7, 5]: compiled" in failed
