@@ -184,6 +184,25 @@ def test_another_dtype_misses(dtype):
     assert (seen["hit"], seen["miss"]) == (0, 1)
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_hit_of_a_float64_without_dimensions_is_one_hit(reverse, monkeypatch):
+    """Dynamo takes it for a Python number and starts over; the restart and the result have one key."""
+    candidates = store.Store.candidates
+    in_order = lambda self, key: sorted(candidates(self, key), key=len, reverse=reverse)  # noqa: E731
+    monkeypatch.setattr(store.Store, "candidates", in_order)
+    number = torch.tensor(1.5, dtype=torch.float64)
+    _, seen = run(exponential, number)
+    assert (seen["miss"], seen["saved"]) == (2, 2)
+    output, seen = run(exponential, number)
+    assert (seen["hit"], seen["miss"]) == (1, 0)
+    assert torch.equal(output, number.exp())
+
+
+def exponential(x):
+    with region("exponential"):
+        return x.exp()
+
+
 def test_inference_and_training_are_two_entries():
     run(program, *tensors())
     _, seen = run(program, *leaves())

@@ -216,15 +216,16 @@ class OuterCache:
         return None
 
     def _find(self, question: GraphLookup, key: str) -> Callable[..., Any] | Restart | None:
+        restart: tuple[Restart, bytes] | None = None
         for payload in self.store.candidates(key):
             try:
                 entry = pickle.loads(payload)
                 if isinstance(entry, Restart):
-                    # A tensor without dimensions has such a symbol too, and the same graph after the restart.
-                    if set(entry.inputs) <= set(constant_floats(self.floats)):
-                        continue
-                    record(key, payload)
-                    return entry
+                    # A tensor without dimensions has such a symbol too, and the same graph after the restart. Its
+                    # result answers before the restart as well, and the order of the entries means nothing.
+                    if not set(entry.inputs) <= set(constant_floats(self.floats)):
+                        restart = entry, payload
+                    continue
                 if question.guards_hold(entry.guards_expr):
                     compiled = with_serialization(question.revive(entry), lambda: pickle.loads(payload))  # noqa: B023
                     record(key, payload)
@@ -236,7 +237,10 @@ class OuterCache:
                 if bypasses_are_errors():
                     raise
                 warn_of_unusable_entry(error)
-        return None
+        if restart is None:
+            return None
+        record(key, restart[1])
+        return restart[0]
 
     def _save_restart(self) -> None:
         constant = constant_floats(self.floats)
