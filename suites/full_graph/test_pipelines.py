@@ -76,6 +76,12 @@ def test_ops_outside_of_regions_keep_every_bit(regional):
     "docs/findings/flex_attention_whole_graph_cpu.py",
     torch=">=2.13",
 )
+@pytest.mark.regional_known_failure(
+    "torch",
+    reason="the mask's blocks are constants, which in a region do not compile: "
+    "docs/findings/slice_assignment_in_region.py",
+    torch="<2.15",
+)
 def test_inference_with_flex_attention(regional):
     model = Llama(TINY, flex(TINY, regional.device)).to(regional.device)
     batch = token_batches(regional, TINY, 1)[0]
