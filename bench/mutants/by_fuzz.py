@@ -208,7 +208,7 @@ def alarms_of(
     mode: str = "interpret",
     each: float = 60.0,
 ) -> list[Alarm]:
-    """Return what oracles say of a backend that is right."""
+    """Return what oracles say of a backend that is right; what AOTAutograd gets wrong without it does not count."""
     found: list[Alarm] = []
     with harness(spec, DEVICES[mode]) as regional:
         for number in range(examples):
@@ -216,7 +216,8 @@ def alarms_of(
                 with deadline(each):
                     check(regional, pool[number], mode=mode, blame=False)
             except OracleViolationError as violation:
-                found.append(Alarm(violation.oracle, "OracleViolationError", violation.origin, number + 1, mode))
+                if not violation.without_backend:
+                    found.append(Alarm(violation.oracle, "OracleViolationError", violation.origin, number + 1, mode))
             except BadProgramError as error:
                 found.append(Alarm("program", "BadProgramError", str(error)[:200], number + 1, mode))
             except OutOfTime:
