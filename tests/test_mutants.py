@@ -154,7 +154,7 @@ def test_what_is_odd_is_not_complained_of():
 
 
 def test_what_autograd_gets_wrong_without_the_backend_is_no_alarm():
-    (known,) = (one for one in FindingsFolder(KNOWN) if one.name == "reference-compiles-run-28ebabac")
+    (known,) = (one for one in FindingsFolder(KNOWN) if one.name == "aot_eager-compiles-compile-71693d9b")
     assert alarms_of("reference", [known.program], 1) == []
 
 
