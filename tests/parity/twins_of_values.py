@@ -881,6 +881,11 @@ def tagged(y, tag):
     return y
 
 
+def with_dynamic_rows(y):
+    torch._dynamo.maybe_mark_dynamic(y, 0)
+    return y
+
+
 def masked(x, limit=0):
     return torch.masked.masked_tensor(x * 2, x > limit)
 
@@ -921,6 +926,12 @@ SUBCLASSES = [
         kind="structure",
     ),
     Twins("an attribute of another value", lambda x: tagged(x * 2, 1), lambda x: tagged(x * 2, 2), where="output.tag"),
+    Twins(
+        "marks of Dynamo, which are no part of a result",
+        lambda x: with_dynamic_rows(x * 2),
+        lambda x: x * 2.1,
+        right=lambda x: x * 2,
+    ),
     Twins(
         "a tensor as an attribute", lambda x: tagged(x * 2, x + 1), lambda x: tagged(x * 2, x + 2), where="output.tag"
     ),

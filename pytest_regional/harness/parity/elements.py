@@ -97,7 +97,7 @@ def parts_of(tensor: torch.Tensor) -> dict[str, Any]:
 
 def attributes_of(tensor: torch.Tensor) -> dict[str, Any]:
     """Return what Python code has set on ``tensor``; what Dynamo notes there is left out."""
-    return {f".{name}": value for name, value in vars(tensor).items() if not name.startswith("_dynamo")}
+    return {f".{name}": value for name, value in vars(tensor).items() if "dynamo_" not in name}
 
 
 def of_array(array: Any) -> torch.Tensor | None:
