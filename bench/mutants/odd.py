@@ -108,8 +108,14 @@ def _renamed(module: torch.fx.GraphModule) -> None:
 def _operands_exchanged(module: torch.fx.GraphModule) -> None:
     for node in ops(module, "add", "mul"):
         first, second, *rest = node.args
-        if isinstance(second, torch.fx.Node) and not rest and not node.kwargs:
+        # Eager takes the strides of the result from the first operand.
+        if isinstance(second, torch.fx.Node) and not rest and not node.kwargs and _laid_out_alike(first, second):
             node.args = (second, first)
+
+
+def _laid_out_alike(first: torch.fx.Node, second: torch.fx.Node) -> bool:
+    one, other = value_of(first), value_of(second)
+    return one.shape == other.shape and one.stride() == other.stride()
 
 
 def _products_turned(module: torch.fx.GraphModule) -> None:
@@ -158,9 +164,7 @@ def _other_memory_inside(module: torch.fx.GraphModule) -> None:
         value = value_of(node)
         if not is_float(value) or value.dim() != 2 or not node.users:
             continue
-        if not all(getattr(user.target, "_opname", "") in readers for user in node.users):
-            continue
-        if any(user.op == "output" or _leaves(user) for user in node.users):
+        if not _stays_inside(node, readers):
             continue
         users = list(node.users)
         with module.graph.inserting_after(node):
@@ -173,8 +177,10 @@ def _other_memory_inside(module: torch.fx.GraphModule) -> None:
             user.replace_input_with(node, back)
 
 
-def _leaves(node: torch.fx.Node) -> bool:
-    return any(user.op == "output" for user in node.users)
+def _stays_inside(node: torch.fx.Node, readers: set[str]) -> bool:
+    """Return whether pointwise ops, which hand strides on, lead to products alone, which do not."""
+    names = {user: getattr(user.target, "_opname", "") for user in node.users}
+    return all(name in readers and (name == "mm" or _stays_inside(user, readers)) for user, name in names.items())
 
 
 def _dead_op_added(module: torch.fx.GraphModule) -> None:
