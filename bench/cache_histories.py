@@ -1,10 +1,10 @@
-"""Run many sequences of cache operations, stored traces among them, and print what the backend answered.
+"""Run many sequences of cache operations, and print what the backend answered.
 
-``python -m bench.cache_histories [COUNT] [--mode native] [--seed S]``. Each sequence begins with empty caches; every
-second one stores traces with its results. After each compile the counters have to say what the model predicts, and the
-values have to be eager's: a stale result breaks one of the two. In mode ``interpret`` an entry is of use only to the
-process that stored it, so that only mode ``native`` has new processes; they are forked from a server. Prints the
-sequences that break the model, and how many compiles the model predicts of each kind. Status 1 if a sequence breaks it.
+``python -m bench.cache_histories [COUNT] [--mode native] [--seed S]``. Each sequence begins with empty caches. After
+each compile the counters have to say what the model predicts, and the values have to be eager's: a stale result breaks
+one of the two. In mode ``interpret`` an entry is of use only to the process that stored it, so that only mode
+``native`` has new processes; they are forked from a server. Prints the sequences that break the model, and how many
+compiles the model predicts of each kind. Status 1 if a sequence breaks it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ import contextlib
 import itertools
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 
 from pytest_regional._torch.config import recompiles_allowed
-from pytest_regional.fuzz.caches.model import PROGRAMS, canonical
 from pytest_regional.fuzz.caches.random_sequences import sequences_for
 from pytest_regional.fuzz.caches.sequences import Compile, Event, Executor, NewProcess
 from pytest_regional.fuzz.modes import keeping_whole_results
@@ -35,11 +33,11 @@ def run(harness: Regional, drawn: Iterable[Sequence[Event]], mode: str) -> colle
     """Execute sequences; return how many there were, how many events, and compiles by what the model predicted."""
     counts: collections.Counter[str] = collections.Counter()
     with keeping_whole_results(harness, mode), recompiles_allowed(1000):
-        for number, events in enumerate(drawn):
+        for events in drawn:
             counts["sequences"] += 1
             executor = Executor(harness, mode)
             try:
-                for event in with_traces(events) if number % 2 else events:
+                for event in events:
                     counts["events"] += 1
                     counts.update(predicted(executor, event))
                     executor.execute(event)
@@ -47,18 +45,6 @@ def run(harness: Regional, drawn: Iterable[Sequence[Event]], mode: str) -> colle
                 counts["broken"] += 1
                 print(f"{executor.executed}: {error}", flush=True)
     return counts
-
-
-def with_traces(events: Iterable[Event]) -> Iterator[Event]:
-    """Yield events whose compiles store traces: in no process group, since that makes ranks constants of a trace."""
-    for event in events:
-        match event:
-            case Compile(key) | NewProcess(key):
-                program = key.program if key.program in PROGRAMS else "plain"
-                key = replace(key, program=program, world=0, rank=0, mesh="", group="world", traces=True)
-                yield replace(event, key=canonical(key))
-            case _:
-                yield event
 
 
 def predicted(executor: Executor, event: Event) -> list[str]:

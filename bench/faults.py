@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import collections
-import os
 import sys
 import tempfile
 import time
@@ -14,7 +13,6 @@ from pathlib import Path
 
 from pytest_regional.reference.caching import container
 from tests.caching import trials, writer
-from tests.reference.warm_kills import Killed, kill_while_storing_traces
 
 
 def main(kills: int = 500, rounds: int = 1000) -> None:
@@ -22,7 +20,6 @@ def main(kills: int = 500, rounds: int = 1000) -> None:
     container.this_machine = lambda: writer.MACHINE  # type: ignore[assignment]
     with tempfile.TemporaryDirectory() as folder:
         _timed("kills while saving", lambda: trials.kill_while_saving(Path(folder) / "kills", kills))
-        _timed("kills while storing traces", lambda: _kill_with_traces(Path(folder) / "traces", kills))
         for way in ("save_and_load", "save_and_load_file"):
             _timed(
                 f"two processes, {way}, {rounds} rounds each", lambda way=way: _crowd(way, Path(folder) / way, rounds)
@@ -30,13 +27,6 @@ def main(kills: int = 500, rounds: int = 1000) -> None:
     sealed = container.seal(bytes(range(256)) * 16, kind="trial")
     _timed("one bit flipped", lambda: _refusals(data for _, data in trials.flipped(sealed, range(len(sealed)))))
     _timed("cut short", lambda: _refusals(sealed[:length] for length in range(len(sealed))))
-
-
-def _kill_with_traces(folder: Path, kills: int) -> Killed:
-    programs, cache = folder / "programs", folder / "cache"
-    programs.mkdir(parents=True)
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
-    return kill_while_storing_traces(programs, kills)
 
 
 def _crowd(way: str, folder: Path, rounds: int) -> list[str]:

@@ -3,9 +3,8 @@
 ``python -m bench.warm_start [LAYERS]``, by default one. Each run is a process of its own, forward and backward, timed
 from ``torch.compile`` to the end of the first training step; one small program is compiled beforehand, which pays for
 imports and for finding the C++ compiler. PyTorch's regional backend has its whole-result cache switched on
-(``force_autograd_cache``, ``bundled_autograd_cache``). ``traced`` is ours with stored traces of Dynamo; ``ahead`` is
-PyTorch's backend compiled ahead of time to a file (``aot_compile``), which the second process loads. All take turns; a
-warm process follows its cold one.
+(``force_autograd_cache``, ``bundled_autograd_cache``). ``ahead`` is PyTorch's backend compiled ahead of time to a file
+(``aot_compile``), which the second process loads. All take turns; a warm process follows its cold one.
 """
 
 from __future__ import annotations
@@ -20,11 +19,10 @@ import tempfile
 RUNS = 3
 
 PROBE = """
-import contextlib, os, sys, time
+import os, sys, time
 import torch, torch._functorch.config, torch._inductor.compile_fx
 from pytest_regional._region import region
 from pytest_regional._torch.dynamo import aot_compile, dump_function, load_function
-from pytest_regional.reference import warm_starts
 from suites.models.llama import BATCH, LENGTH, SIZE, LlamaBlock
 
 compiles = 0
@@ -38,7 +36,7 @@ def counting(*args, **kwargs):
 torch._inductor.compile_fx.fx_codegen_and_compile = counting
 
 def backend():
-    if sys.argv[1] in ("ours", "traced"):
+    if sys.argv[1] == "ours":
         from pytest_regional.reference import regional
         return regional
     from pytest_regional._torch.dynamo import regional_inductor_backend
@@ -69,22 +67,21 @@ def ahead(model, x):
             file.write(dump_function(function))
     train(function, model, x)
 
-with warm_starts() if sys.argv[1] == "traced" else contextlib.nullcontext():
-    train(compiled(region("warm")(small)), torch.randn(7, requires_grad=True))
-    compiles = 0
-    model = torch.nn.Sequential(*(LlamaBlock() for _ in range(int(sys.argv[2]))))
-    x = torch.randn(BATCH, LENGTH, SIZE, requires_grad=True)
-    begin = time.perf_counter()
-    if sys.argv[1] == "ahead":
-        ahead(model, x)
-    else:
-        train(compiled(model), x)
+train(compiled(region("warm")(small)), torch.randn(7, requires_grad=True))
+compiles = 0
+model = torch.nn.Sequential(*(LlamaBlock() for _ in range(int(sys.argv[2]))))
+x = torch.randn(BATCH, LENGTH, SIZE, requires_grad=True)
+begin = time.perf_counter()
+if sys.argv[1] == "ahead":
+    ahead(model, x)
+else:
+    train(compiled(model), x)
 print("probe", compiles, time.perf_counter() - begin)
 """
 
 
 #: What takes turns.
-WAYS = ("ours", "traced", "pytorch", "ahead")
+WAYS = ("ours", "pytorch", "ahead")
 
 
 def probe(which: str, layers: int, folder: str) -> tuple[int, float]:

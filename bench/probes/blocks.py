@@ -1,6 +1,5 @@
-"""What equal blocks cost to compile: ``python -m bench.probes.blocks WHO BLOCKS``, who is ours, traced or PyTorch.
+"""What equal blocks cost to compile: ``python -m bench.probes.blocks WHO BLOCKS``, who is ours or PyTorch.
 
-``traced`` is ours with stored traces of Dynamo, which the second process in one ``TORCHINDUCTOR_CACHE_DIR`` finds.
 Prints seconds of the first training step, how many regions were compiled, and which part of the seconds the backend
 had: the rest is Dynamo's, but for the step itself and a backward that compiles later. One small region is compiled
 beforehand, which pays for finding the C++ compiler.
@@ -8,7 +7,6 @@ beforehand, which pays for finding the C++ compiler.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from typing import Any
@@ -17,7 +15,6 @@ import torch
 import torch._inductor
 
 from pytest_regional._region import region
-from pytest_regional.reference import warm_starts
 
 
 class Block(torch.nn.Module):
@@ -37,7 +34,7 @@ class Block(torch.nn.Module):
 
 def backend_of(who: str) -> Any:
     """Return our backend or PyTorch's."""
-    if who in ("ours", "traced"):
+    if who == "ours":
         from pytest_regional.reference import regional
 
         return regional
@@ -58,11 +55,6 @@ def train(fn: Any, backend: Any, *inputs: torch.Tensor) -> None:
 
 def main(who: str, blocks: int) -> None:
     """Measure and print."""
-    with warm_starts() if who == "traced" else contextlib.nullcontext():
-        _measure(who, blocks)
-
-
-def _measure(who: str, blocks: int) -> None:
     compiles, original = 0, torch._inductor.standalone_compile
 
     def counting(*args: Any, **kwargs: Any) -> Any:
@@ -85,8 +77,7 @@ def _measure(who: str, blocks: int) -> None:
     model = torch.nn.Sequential(*(Block() for _ in range(blocks)))
     x = torch.randn(16, 32, requires_grad=True)
     begin = time.perf_counter()
-    # A trace is stored of a program whose backend is ours itself, not hidden in another function.
-    train(model, backend if who == "traced" else timed, x)
+    train(model, timed, x)
     seconds = time.perf_counter() - begin
     print("probe", seconds, compiles, f"backend {in_backend / seconds:.0%}")
 

@@ -22,7 +22,7 @@ from pytest_regional._torch.config import dynamo_config, functorch_config, induc
 from pytest_regional._torch.dynamo import counters
 from pytest_regional._torch.fx_graphs import is_graph_module
 from pytest_regional._torch.patching import COMPILE_STAGES, patched_stages
-from pytest_regional._torch.tracing import compile_lock, new_fake_mode, size_hint, storage_key, tracing
+from pytest_regional._torch.tracing import compile_lock, size_hint, storage_key
 
 
 def is_serializable(artifact: Any) -> bool:
@@ -143,7 +143,10 @@ class GraphLookup:
     def revive(self, entry: Any) -> Callable[..., Any]:
         """Turn a stored ``BundledAOTAutogradResult`` into the callable that AOTAutograd originally made."""
         self._guard_shared_memory(entry)
-        compiled: Callable[..., Any] = entry.wrap_post_compile(self.inputs, self._aot_config, _without_cudagraphs())
+        cudagraphs = {"cudagraphs": symbol("torch._inductor.utils", "BoxedBool")(False)}
+        compiled: Callable[..., Any] = entry.wrap_post_compile(
+            self.inputs, self._aot_config, {**cudagraphs, "boxed_forward_device_index": None}
+        )
         return compiled
 
     def _guard_shared_memory(self, entry: Any) -> None:
@@ -189,27 +192,6 @@ class GraphLookup:
             else:
                 config = dataclasses.replace(config, cache_info=info)
         return compiled if _is_first_generation() else (compiled, config)
-
-
-def _without_cudagraphs() -> dict[str, Any]:
-    """Return the settings of Inductor's that a loaded result is given."""
-    return {"cudagraphs": symbol("torch._inductor.utils", "BoxedBool")(False), "boxed_forward_device_index": None}
-
-
-def revived_alone(entry: Any) -> Callable[..., Any]:
-    """Turn a stored ``BundledAOTAutogradResult`` into the callable that Dynamo's code calls, without a trace around it.
-
-    As ``deserialize_bundled_cache_entry`` does (2.11 to 2.15), which also copies the entry. Guards on sizes are left
-    out: those of Dynamo include them.
-    """
-    entry.guards_expr = None
-    with tracing(new_fake_mode()):
-        compiled = entry.wrap_post_compile([], entry.sanitized_aot_config, _without_cudagraphs())
-
-    def forward(*inputs: Any) -> Any:
-        return compiled(list(inputs))
-
-    return forward
 
 
 @contextlib.contextmanager
@@ -317,18 +299,6 @@ def count_outcome(outcome: str, reason: str = "") -> None:
     counts["aot_autograd"][f"autograd_cache_{outcome}"] += 1
     if reason:
         counts["regional_cache_bypass"][reason] += 1
-
-
-def count_frame(outcome: str, reason: str = "") -> None:
-    """Count in Dynamo's counters what became of a stored trace.
-
-    ``counters["regional_traces"]`` counts those used (``hit``) and kept (``saved``); ``regional_trace_bypass`` and
-    ``regional_trace_miss`` count the reasons why one was not kept, or did not hold.
-    """
-    if reason:
-        counters()[f"regional_trace_{outcome}"][reason] += 1
-    else:
-        counters()["regional_traces"][outcome] += 1
 
 
 def all_ranks_agree(found: bool) -> bool:

@@ -195,17 +195,12 @@ def _named_in_logs(name: str) -> AbstractContextManager[Any]:
     return contextlib.nullcontext() if setter is None else setter(name)
 
 
-def state_guard() -> Any:
-    """Return a guard that holds for the global state as it is now: ``GlobalStateGuard`` (2.11 to 2.15)."""
-    return symbol("torch._C._dynamo.guards", "GlobalStateGuard")()
-
-
 def global_state() -> dict[str, Any]:
-    """Return the global state that Dynamo guards, by name (:func:`state_guard`).
+    """Return the global state that Dynamo guards, by name: ``GlobalStateGuard`` (2.11 to 2.15).
 
     Grad mode, autocast, default dtype, threads, determinism, precision.
     """
-    state: dict[str, Any] = state_guard().__getstate__()
+    state: dict[str, Any] = symbol("torch._C._dynamo.guards", "GlobalStateGuard")().__getstate__()
     return state
 
 
@@ -258,28 +253,6 @@ def portable_settings() -> dict[str, Any]:
     """
     modules = {"inductor": inductor_config(), "functorch": functorch_config()}
     return {name: module.save_config_portable(ignore_private_configs=False) for name, module in modules.items()}
-
-
-def settings_of_a_trace() -> dict[str, Any]:
-    """Return the settings that may affect what a compile makes of a frame, with Inductor's custom passes.
-
-    All of Dynamo's and AOTAutograd's, and Inductor's except paths, traces and numbers of workers (2.11 to 2.15).
-    ``pre_grad_custom_pass`` and its timing are left out.
-    """
-    inductor = inductor_config()
-    settings = {**portable_settings(), "dynamo": dynamo_config().get_config_copy()}
-    passes = {name: getattr(inductor, name) for name in _CUSTOM_PASSES if name in inductor._config}
-    return {**settings, "passes": passes, "tag": cache_tag()}
-
-
-_CUSTOM_PASSES = (
-    "post_grad_custom_pre_pass",
-    "post_grad_custom_post_pass",
-    "joint_custom_pre_pass",
-    "joint_custom_post_pass",
-    "_pre_fusion_custom_pass",
-    "_fuse_ddp_communication_passes",
-)
 
 
 def configured_pre_grad_passes() -> Any:

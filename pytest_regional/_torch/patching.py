@@ -161,7 +161,7 @@ COMPILE_STAGES: dict[str, PatchPoint] = {
     "stance": PatchPoint("torch._dynamo.eval_frame", "_callback_from_stance"),
     # One Dynamo frame compilation; keyword compile_id tells whether it is a recompile.
     "frame": PatchPoint("torch._dynamo.convert_frame", "_compile"),
-    # One trace of a frame; not called where a stored trace answers.
+    # One trace of a frame; not called where PyTorch loads a frame's code from a package.
     "trace": PatchPoint("torch._dynamo.convert_frame", "compile_frame"),
     # Returns the reasons why the guards of an earlier compilation failed.
     "recompile_reasons": PatchPoint("torch._dynamo.convert_frame", "get_and_maybe_log_recompilation_reasons"),

@@ -14,7 +14,7 @@ from typing import Any
 from pytest_regional._torch import symbol
 from pytest_regional._torch.config import inductor_config
 from pytest_regional._torch.cpp import torch_headers
-from pytest_regional._torch.operators import is_op_overload, is_op_packet, is_user_kernel
+from pytest_regional._torch.operators import is_op_overload, is_op_packet
 from pytest_regional._torch.process_state import kernels_of_operators
 
 
@@ -94,18 +94,6 @@ def overloads_of(target: Any) -> list[Any]:
     if is_op_overload(target):
         return [target]
     return [getattr(target, name) for name in target.overloads()] if is_op_packet(target) else []
-
-
-def foreign_operators(gm: Any) -> tuple[str, ...]:
-    """Return the operators of Dynamo's graph, and of the bodies in it, that do not come with torch; kernels as well."""
-    found: dict[str, None] = {}
-    for module in gm.modules():
-        for node in module.graph.nodes if hasattr(module, "graph") else ():
-            names = [op.name() for op in overloads_of(node.target)]
-            found |= dict.fromkeys(name for name in names if not is_torchs_operator(name))
-            if is_user_kernel(node):
-                found[str(node.target)] = None
-    return tuple(found)
 
 
 #: Keys of kernels that run below tracing, and so when a compiled program runs.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 from pytest_regional._cache_keys import CacheKey
@@ -47,11 +46,6 @@ def reference() -> BackendSpec:
 
         return explain_key(gm, example_inputs)
 
-    def warm_starts() -> AbstractContextManager[None]:
-        from pytest_regional.reference.warm_start import warm_starts
-
-        return warm_starts()
-
     return BackendSpec(
         "reference",
         factory,
@@ -62,7 +56,6 @@ def reference() -> BackendSpec:
         variants={option: functools.partial(variant, option) for option in ("partitioner", "on_region_error")},
         alternatives={words: functools.partial(without, option) for words, option in ALTERNATIVES.items()},
         cache_key=cache_key,
-        warm_starts=warm_starts,
     )
 
 

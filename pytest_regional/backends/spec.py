@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,8 +65,6 @@ class BackendSpec:
             the key is made of: ``cache_key(gm, example_inputs)``, a :class:`CacheKey`; it compiles nothing, and
             may change ``gm``. ``pytest-regional explain-key`` asks. ``None``: the backend has no such cache, or does
             not say.
-        warm_starts: returns a context in which programs that compile with the backend start from stored traces of
-            Dynamo, and store theirs; ``None`` for a backend that stores none.
         plain: whether there is no written specification: the registry was given a Dynamo backend alone.
         origin: the name that the registry resolved to this specification; another process finds it by that name.
     """
@@ -87,7 +84,6 @@ class BackendSpec:
     compiled: Callable[[], int] | None = None
     inductor: bool = True
     cache_key: Callable[[Any, Sequence[Any]], CacheKey] | None = None
-    warm_starts: Callable[[], AbstractContextManager[Any]] | None = None
     plain: bool = False
     origin: str = ""
 
@@ -108,8 +104,6 @@ class BackendSpec:
             raise TypeError(f"backend {self.name!r}: compilers must be callable and return the functions")
         if self.cache_key is not None and not callable(self.cache_key):
             raise TypeError(f"backend {self.name!r}: cache_key must be callable and return the key of a Dynamo graph")
-        if self.warm_starts is not None and not callable(self.warm_starts):
-            raise TypeError(f"backend {self.name!r}: warm_starts must be callable and return a context")
         if self.compiled is not None and not callable(self.compiled):
             raise TypeError(f"backend {self.name!r}: compiled must be callable and return a number")
         if self.precision is not None and not callable(self.precision):

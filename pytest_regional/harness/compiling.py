@@ -17,7 +17,6 @@ from pytest_regional._errors import RegionalError
 from pytest_regional._pass_forms import pass_name
 from pytest_regional._region import AnnotationError
 from pytest_regional._torch.dynamo import annotation_mistake_in, invalid_backend_error, registered_backend, to_compile
-from pytest_regional._torch.frames import note_backend_behind
 from pytest_regional._torch.pytree import flatten_with_path
 from pytest_regional._torch.tracing import fake_mode_of, new_fake_mode, tracing, tracing_inputs
 from pytest_regional.backends import registry
@@ -142,9 +141,6 @@ class CompilesWithBackend:
 
         backend_under_test.__name__ = self._spec.name  # Dynamo's errors say it
         self._whose.add(backend_under_test, self._spec.name)
-        if not eager_regions:
-            behind = functools.partial(inner, **keywords)
-            note_backend_behind(backend_under_test, behind, functools.partial(options.scope, taken))
         return backend_under_test
 
     def _inner_backend(self, partitioner: str | None) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ from pytest_regional._errors import RegionalError
 from pytest_regional._text import unknown_name
 
 COUNTERS: dict[str, str] = {
-    "traces": "frames that Dynamo traced; one that starts from a stored trace is not traced",
+    "traces": "frames that Dynamo traced",
     "graphs": "graphs handed to the backend's compilers: inference, forward and backward, as AOTAutograd made them",
     "regions": "regions (one per graph and region key) found in those graphs",
     "region_compiles": "code generations of Inductor's, and compiles that the backend reports; no cache loads",

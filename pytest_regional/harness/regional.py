@@ -15,7 +15,6 @@ from pytest_regional._limits import seconds_of
 from pytest_regional._seeds import DEFAULT_SEED
 from pytest_regional._text import shown, unknown_name
 from pytest_regional._torch.dynamo import guards_untimed
-from pytest_regional._torch.frames import why_no_frames
 from pytest_regional._torch.inductor import import_compilers
 from pytest_regional._torch.process_state import structured_trace_off
 from pytest_regional._waiting import waiting_for
@@ -536,21 +535,6 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         """
         with self._observer.forbidding(traces=not traces):
             yield
-
-    @property
-    def stores_traces(self) -> bool:
-        """Whether the backend under test, with the installed torch, starts from stored traces: :meth:`warm_starts`."""
-        return self._spec.warm_starts is not None and not why_no_frames()
-
-    def warm_starts(self) -> contextlib.AbstractContextManager[Any]:
-        """Start programs that compile inside from stored traces of Dynamo, and store theirs.
-
-        Raises:
-            LookupError: the backend under test stores no traces.
-        """
-        if self._spec.warm_starts is None:
-            raise LookupError(f"backend {self.backend!r} stores no traces: its BackendSpec has no warm_starts")
-        return self._spec.warm_starts()
 
     def restart(self) -> None:
         """Act like a new process: drop what was compiled or loaded in memory; keep the cache directory and counters."""

@@ -7,7 +7,7 @@ Read in this order: ``regions`` (annotations and region keys, names of nodes), `
 ``fingerprint`` (identical regions compiled once), ``ordering`` (order edges: in a graph, through Inductor's own trace,
 of whole regions), ``overlap`` (collectives next to compute), ``partitioners`` (before AOTAutograd splits the graph),
 ``pre_grad`` (passes on Dynamo's graph), ``caching`` (results of whole graphs, on disk and across machines),
-``warm_start`` (traces of Dynamo, next to results), ``artifacts`` (results as the user's files), ``explanation`` (the
+``artifacts`` (results as the user's files), ``explanation`` (the
 plan as text), ``options`` (the user's options). Whole models are in ``pipeline`` (capture, passes, compile),
 ``passes`` and ``full_inductor``.
 Nothing here imports pytest or the harness.
@@ -40,7 +40,6 @@ from pytest_regional.reference.partition import Partition, PartitionPlan, plan_p
 from pytest_regional.reference.passes import RegionalInductor, annotate_ops
 from pytest_regional.reference.regional_inductor import regional_inductor, split_regions
 from pytest_regional.reference.regions import RegionAnnotationError, RegionConfigError, RegionKey
-from pytest_regional.reference.warm_start import warm_starts
 
 __all__ = [
     "AddedOrder",
@@ -83,5 +82,4 @@ __all__ = [
     "regional_inductor",
     "remove_control_deps",
     "split_regions",
-    "warm_starts",
 ]

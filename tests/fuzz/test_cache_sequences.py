@@ -7,7 +7,7 @@ import torch
 
 from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.caches.model import FEW, MANY, CacheModel, Key, canonical, program_of
-from pytest_regional.fuzz.caches.random_sequences import fields_of_keys, run_random_sequences, sequences, sequences_for
+from pytest_regional.fuzz.caches.random_sequences import fields_of_keys, run_random_sequences, sequences
 from pytest_regional.fuzz.caches.sequences import (
     Clear,
     Compile,
@@ -19,7 +19,6 @@ from pytest_regional.fuzz.caches.sequences import (
     run_sequence,
 )
 from pytest_regional.fuzz.oracles import OracleViolationError
-from pytest_regional.reference import warm_start
 from pytest_regional.testing import regional
 
 OTHER = Key(region="b")
@@ -48,54 +47,6 @@ def test_the_model_remembers_what_is_where():
     answers.append(model.answer(Key()))
 
     assert answers == ["miss", "memory", "hit", "miss", "hit", "either", "miss", "hit", "miss"]
-
-
-TRACED = Key(traces=True)
-
-
-def test_the_model_remembers_traces():
-    model, others = (
-        CacheModel(),
-        [replace(TRACED, **change) for change in ({"region": "b"}, {"state": "deterministic"})],
-    )
-    answers = [model.answer(TRACED)]
-    model.ran(TRACED)
-    answers += [model.answer(TRACED), model.answer_elsewhere(TRACED), *map(model.answer, others)]
-    model.restarted()
-    answers.append(model.answer(TRACED))
-    model.damaged()
-    answers.append(model.answer(TRACED))
-    model.ran_elsewhere(TRACED)
-    answers.append(model.answer(TRACED))
-    model.cleared()
-    answers.append(model.answer(TRACED))
-
-    assert answers == ["miss", "memory", "trace", "miss", "miss", "trace", "any", "trace", "miss"]
-
-
-@pytest.mark.parametrize("key", [replace(TRACED, passes=("v1",), timing="early"), replace(TRACED, world=2)], ids=str)
-def test_traces_that_are_not_stored(key):
-    model = CacheModel()
-    model.ran(key)
-    assert model.answer_elsewhere(key) == "hit"
-
-
-@pytest.mark.parametrize(
-    ("expected", "moved", "problem"),
-    [
-        ("trace", counters(traces=0), ""),
-        ("trace", counters(traces=1, cache_hits=1), "a hit where the model says trace"),
-        ("trace", counters(traces=1), "1 traces on no lookup"),
-        ("hit", counters(traces=0), "no lookup where the model says hit"),
-        ("miss", counters(traces=0), "no lookup where the model says miss"),
-        ("miss", counters(traces=0, cache_misses=1), "0 traces on a miss"),
-        ("any", counters(traces=0), ""),
-        ("any", counters(traces=1, cache_misses=1), ""),
-        ("any", counters(traces=1, cache_bypasses=1), ""),
-    ],
-)
-def test_disagreements_of_traces(expected, moved, problem):
-    assert disagreement(TRACED, expected, moved) == problem
 
 
 def test_compiled_programs_do_not_repair_files():
@@ -245,49 +196,6 @@ def test_a_faulty_cache_breaks_the_model(play, fault):
     play("reference", *events)
     with pytest.raises(OracleViolationError, match=problem):
         play(f"bench.mutants.backends:{fault}", *events)
-
-
-TRACED_MANY_ROWS = replace(MANY_ROWS, traces=True)
-
-#: For each fault of stored traces, what takes its place and the shortest sequence that shows it.
-STALE = {
-    "values of guards ignored": ("check_facts", lambda *_: None, [TRACED, replace(TRACED, region="b")]),
-    "settings ignored": ("_key", lambda *_: (), [replace(TRACED, passes=("v1",)), replace(TRACED, passes=("v2",))]),
-}
-
-
-@pytest.mark.parametrize("fault", STALE)
-def test_a_stale_trace_breaks_the_model(play, monkeypatch, fault):
-    name, replacement, keys = STALE[fault]
-    events = [event for key in keys for event in (Compile(key), Restart())]
-    play("reference", *events)
-    monkeypatch.setattr(warm_start, name, replacement)
-    with pytest.raises(OracleViolationError, match="no lookup where the model says"):
-        play("reference", *events)
-
-
-def test_the_reference_backend_agrees_with_the_model_on_traces(play):
-    changes = [
-        {},
-        {"region": None},
-        {"fusion": 8},
-        {"program": "product"},
-        {"state": "deterministic"},
-        {"training": True},
-    ]
-    events = [Compile(replace(TRACED, **change)) for change in changes] + [
-        Compile(replace(TRACED_MANY_ROWS, size=size)) for size in (FEW, MANY, FEW - 1)
-    ]
-    play("reference", *events, Restart(), *events, Damage(5, "a flipped bit"), Restart(), *events)
-
-
-def test_keys_with_traces_are_drawn_where_the_backend_stores_them():
-    drawn = {}
-    for backend in ("reference", "torch"):
-        with regional(backend, "cpu", expects_regions=False) as harness:
-            found = itertools.islice(sequences_for(harness, 3, processes=False), 20)
-            drawn[backend] = {event.key.traces for events in found for event in events if isinstance(event, Compile)}
-    assert drawn == {"reference": {False, True}, "torch": {False}}
 
 
 def test_a_damaged_file_is_no_hit(play):

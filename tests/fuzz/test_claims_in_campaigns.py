@@ -24,7 +24,6 @@ class Harness:
     def __init__(self, *names):
         self.supports = declared(**dict.fromkeys(names, False))().get
         self.device_under_test = device_under_test("cpu")
-        self.stores_traces = False
 
 
 def any_program(seed):

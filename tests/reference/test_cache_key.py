@@ -8,7 +8,7 @@ import torch
 
 from pytest_regional.reference import cache_key
 from pytest_regional.reference.caching import key as key_module
-from pytest_regional.reference.caching.facts import UnstableValueError
+from pytest_regional.reference.caching.code import UnstableValueError
 from pytest_regional.reference.caching.key import (
     KeyDetails,
     TargetFingerprint,

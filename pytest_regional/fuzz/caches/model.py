@@ -13,12 +13,11 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 from pytest_regional.fuzz.caches.collectives import COLLECTIVES, CollectiveProgram, equal_groups
-from pytest_regional.fuzz.caches.plain import PlainProgram
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Region, Scope, Step
 
-Answer = Literal["memory", "trace", "hit", "miss", "either", "any"]
-"""``trace``: a stored trace, and no lookup; ``either``: a hit or a miss; ``any``: one of these three."""
+Answer = Literal["memory", "hit", "miss", "either"]
+"""``either``: a hit or a miss, both are right."""
 
 #: Up to ``FEW`` rows, and from ``MANY`` on, the program that asks for its size is one graph.
 FEW, MANY = 3, 7
@@ -43,7 +42,6 @@ class Key:
         rank: the own one.
         mesh: name of the device mesh on which a program gathers.
         group: which process group a program's collective uses.
-        traces: whether its trace is stored with its result, if it can be.
     """
 
     program: str = "plain"
@@ -59,7 +57,6 @@ class Key:
     rank: int = 0
     mesh: str = ""
     group: str = "world"
-    traces: bool = False
 
     def __str__(self) -> str:
         parts = [self.program, f"region {self.region!r}", f"size {self.size}"]
@@ -71,7 +68,6 @@ class Key:
         parts += [f"rank {self.rank} of {self.world}"] if self.world else []
         parts += [f"mesh {self.mesh}"] if self.mesh else []
         parts += ["in a second process group"] if self.group == "other" else []
-        parts += ["with its trace"] if self.traces else []
         return ", ".join(parts)
 
     @property
@@ -110,16 +106,6 @@ class Key:
         return replace(key, rank=0)
 
     @property
-    def trace(self) -> Key | None:
-        """What is stored of the trace; None where none is.
-
-        Passes that run before the lookup run on every trace, and a process group makes ranks constants of it.
-        """
-        if not self.traces or self.early or self.world:
-            return None
-        return replace(self.held, timing="late")
-
-    @property
     def named(self) -> Key:
         """What a cache may take for the same: a graph may have the name of a process group alone, and not its size."""
         return replace(self.entry, world=2) if self.program == "all reduce" else self.entry
@@ -146,7 +132,7 @@ def _in_world(key: Key) -> Key:
     """Return ``key`` with the process group that its program needs, and with nothing that it has no use for."""
     if key.program not in COLLECTIVES:
         return replace(key, mesh="", group="world", rank=key.rank if key.world else 0)
-    key = replace(key, training=False, dynamic=False, world=key.world or 2, traces=False)
+    key = replace(key, training=False, dynamic=False, world=key.world or 2)
     if key.program == "gather on mesh":
         return replace(key, world=4, mesh=key.mesh or "2x2", group="world")
     return replace(key, mesh="")
@@ -160,15 +146,11 @@ class CacheModel:
         stored: entries that are on disk.
         doubtful: entries whose files may be damaged: hit or miss, both are right, wrong values never.
         live: keys that this process holds compiled.
-        traced: what is stored of traces.
-        doubtful_traces: those whose files may be damaged.
     """
 
     stored: set[Key] = field(default_factory=set)
     doubtful: set[Key] = field(default_factory=set)
     live: set[Key] = field(default_factory=set)
-    traced: set[Key] = field(default_factory=set)
-    doubtful_traces: set[Key] = field(default_factory=set)
 
     def answer(self, key: Key) -> Answer:
         """Return what a compile of ``key`` in this process has to find."""
@@ -176,8 +158,6 @@ class CacheModel:
 
     def answer_elsewhere(self, key: Key) -> Answer:
         """Return what a compile of ``key`` in another process has to find."""
-        if key.trace in self.traced:
-            return "any" if key.trace in self.doubtful_traces or key.entry in self.doubtful else "trace"
         if key.entry in self.doubtful:
             return "either"
         if key.entry in self.stored:
@@ -194,9 +174,6 @@ class CacheModel:
         """Note a compile in another process, which stores what it did not find."""
         self.stored.add(key.entry)
         self.doubtful.discard(key.entry)
-        if key.trace:
-            self.traced.add(key.trace)
-            self.doubtful_traces.discard(key.trace)
 
     def restarted(self) -> None:
         """Forget what this process holds."""
@@ -205,15 +182,14 @@ class CacheModel:
     def damaged(self) -> None:
         """Note that some file is damaged."""
         self.doubtful |= self.stored
-        self.doubtful_traces |= self.traced
 
     def cleared(self) -> None:
         """Note that all files are gone."""
-        for there in (self.stored, self.doubtful, self.traced, self.doubtful_traces):
-            there.clear()
+        self.stored.clear()
+        self.doubtful.clear()
 
 
-AnyProgram: TypeAlias = "Program | CollectiveProgram | PlainProgram"
+AnyProgram: TypeAlias = "Program | CollectiveProgram"
 
 
 def program_of(key: Key, group: tuple[str, int] = ("", 1)) -> AnyProgram:
@@ -222,8 +198,6 @@ def program_of(key: Key, group: tuple[str, int] = ("", 1)) -> AnyProgram:
     if key.program in COLLECTIVES:
         ranks = f"{key.rank} of {key.world} {key.mesh} {key.group}"
         return CollectiveProgram(key.program, key.region, configs, key.size, *group, ranks)
-    if key.traces:
-        return PlainProgram(key.program, key.region, configs, key.size, key.training)
     scope = () if key.region is None else (Region(key.region, configs),)
     steps = PROGRAMS[key.program](scope)
     argument = TensorInput((key.size, 4), requires_grad=key.training)

@@ -40,7 +40,7 @@ _RARELY = 8
 
 
 def fields_of_keys(
-    *, passes: bool, without: Collection[str] = (), collectives: bool = False, traces: bool = False
+    *, passes: bool, without: Collection[str] = (), collectives: bool = False
 ) -> dict[str, tuple[Any, ...]]:
     """Return the values that each field of a key may have, the simplest first.
 
@@ -49,7 +49,6 @@ def fields_of_keys(
         without: capabilities that no sequence needs: ``backward``, ``dynamic_shapes``, ``region_ids``,
             ``region_configs``, ``pre_grad_pass_lists``.
         collectives: whether there are programs with collectives, and process groups.
-        traces: whether traces are stored with results, for some keys.
     """
     # Without collectives no field is drawn for them, so that a seed draws the sequences that it drew before.
     ranks: dict[str, tuple[Any, ...]] = dict(_RANKS) if collectives else {}
@@ -65,7 +64,6 @@ def fields_of_keys(
         "training": (False,) if "backward" in without else (False, True),
         "state": tuple(STATES),
         **ranks,
-        **({"traces": (False, True)} if traces else {}),
     }
 
 
@@ -250,8 +248,7 @@ def sequences_for(
     # (docs/findings/collective_is_not_saved.py).
     own = everything or bool(regional.supports("outer_cache"))
     collectives = own and has_distributed() and regional.device_under_test.kind == "cpu"
-    traces = bool(regional.stores_traces)
-    values = fields_of_keys(passes=passes, without=without, collectives=collectives, traces=traces)
+    values = fields_of_keys(passes=passes, without=without, collectives=collectives)
     return sequences(values, seed, processes=processes)
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pytest_regional.fuzz.caches.collectives import CollectiveProgram, process_group
 from pytest_regional.fuzz.caches.model import STATES, Answer, AnyProgram, CacheModel, Key, program_of
-from pytest_regional.fuzz.caches.plain import PlainProgram
 from pytest_regional.fuzz.modes import keeping_whole_results
 from pytest_regional.fuzz.oracles import OracleViolationError
 from pytest_regional.harness.raised import message_of
@@ -192,15 +191,13 @@ def moved_by(regional: Regional, program: AnyProgram, key: Key, passes: Sequence
         OracleViolationError: it fails, or the values are not eager's.
     """
     mark = regional._observer.log.mark()
-    traces = regional.warm_starts() if key.traces else contextlib.nullcontext()
     options: dict[str, Any] = {"dynamic": key.dynamic}
     if passes:
         options |= {"pre_grad_pass": passes if len(passes) > 1 else passes[0], "pre_grad_pass_timing": key.timing}
-    with warnings.catch_warnings(), STATES[key.state](), traces:
+    with warnings.catch_warnings(), STATES[key.state]():
         # A damaged entry, and a pass without a uuid, are told by a warning; here they are expected.
         warnings.simplefilter("ignore")
-        function = program.function if isinstance(program, PlainProgram) else program
-        compiled = regional.compile(function, **options)
+        compiled = regional.compile(program, **options)
         for seed in (0, 1):
             _compare(key, program, compiled, seed)
     return dict(regional._observer.log.counters(mark))
@@ -255,11 +252,9 @@ def passes_of(key: Key) -> list[Any]:
 #: Hits and misses that may be, by what the model says.
 _LOOKUPS: Mapping[Answer, Sequence[tuple[int, int]]] = {
     "memory": [(0, 0)],
-    "trace": [(0, 0)],
     "hit": [(1, 0)],
     "miss": [(0, 1)],
     "either": [(1, 0), (0, 1)],
-    "any": [(0, 0), (1, 0), (0, 1)],
 }
 
 
@@ -268,12 +263,10 @@ def disagreement(key: Key, expected: Answer, moved: Mapping[str, int]) -> str:
     lookups = moved["cache_hits"], moved["cache_misses"]
     if moved["cache_bypasses"]:
         # Some caches count what they cannot read among what they pass by.
-        return "" if expected in ("either", "any") else "the cache was bypassed"
+        return "" if expected == "either" else "the cache was bypassed"
     allowed = _LOOKUPS[expected]
     if lookups not in allowed:
         return f"{_said(lookups)} where the model says {expected}"
-    if key.traces and bool(moved["traces"]) is (lookups == (0, 0)):
-        return f"{moved['traces']} traces on {_said(lookups)}"
     if not lookups[1] and moved["region_compiles"]:
         return "code was generated although the result was there"
     runs = key.runs(sum(lookups), lookups[1])

@@ -6,7 +6,6 @@ Modules, lower layers first; torch is only imported to describe a machine:
 * ``files``: artifacts as files, written atomically, in directories that no one else can write to.
 * ``key``: keys; ``target``: the machine and the versions that an artifact depends on.
 * ``code``: the user's code that tracing runs, as texts.
-* ``facts``: what a stored trace of Dynamo depends on, as texts that are the same in every process.
 * ``store``: entries as files, in PyTorch's portable artifacts, and in several stores. ``remote``: entries in Redis,
   signed.
 * ``program``: compiled programs as bytes, and parts that cannot be stored. ``outer``: the cache that the backend uses.

@@ -21,12 +21,12 @@ from typing import Any
 import torch
 import torch.fx
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._torch import registrations
 from pytest_regional._torch.fx_graphs import is_graph_module
 from pytest_regional._torch.key_details import tensor_text
 from pytest_regional._torch.operators import is_higher_order_op, is_op_overload, is_op_packet, schema_of
 from pytest_regional._torch.tracing import inner_tensors, is_fake_tensor
-from pytest_regional.reference.caching.facts import UnstableValueError, class_name, code_digest
 
 _ATOMS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
 _TORCH_VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -40,6 +40,10 @@ _NO_FACTS = frozenset(
 
 #: More values than this are refused, so that a lookup stays cheap; also more elements of a tensor.
 _MOST_VALUES, _MOST_ELEMENTS = 20_000, 1 << 16
+
+
+class UnstableValueError(RegionalError, ValueError):
+    """A value in a cache key has no text that is the same in every process."""
 
 
 def user_code(graph: torch.fx.GraphModule, inputs: Iterable[Any] = ()) -> Iterator[str]:
@@ -369,3 +373,41 @@ def _called_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
             yield f"{function.__module__}.{function.__qualname__}", cell.cell_contents
         except ValueError:
             continue
+
+
+def code_digest(code: types.CodeType) -> str:
+    """Return a digest of what ``code`` does: its bytecode, constants and names, and those of nested functions."""
+    return _code_digest(code, code.co_qualname if hasattr(code, "co_qualname") else code.co_name)
+
+
+@functools.lru_cache(maxsize=8192)
+def _code_digest(code: types.CodeType, name: str) -> str:
+    consts = [code_digest(one) if isinstance(one, types.CodeType) else _const(one) for one in code.co_consts]
+    parts = (
+        name,
+        code.co_code,
+        consts,
+        code.co_names,
+        code.co_varnames,
+        code.co_freevars,
+        code.co_cellvars,
+        code.co_flags,
+        code.co_argcount,
+        code.co_posonlyargcount,
+        code.co_kwonlyargcount,
+        getattr(code, "co_exceptiontable", b""),
+    )
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _const(value: Any) -> str:
+    if isinstance(value, frozenset):
+        return f"frozenset({sorted(map(_const, value))})"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_const, value))})"
+    return f"{type(value).__name__}:{value!r}"
+
+
+def class_name(owner: type) -> str:
+    """Return module and qualified name of a class."""
+    return f"{owner.__module__}.{owner.__qualname__}"

@@ -287,7 +287,7 @@ def _checksum(start: bytes, header: bytes, payload: bytes) -> bytes:
 
 
 #: Errors of ``pickle``, and of reducers of torch and users, for an object that cannot be pickled.
-PICKLING_ERRORS = (pickle.PicklingError, AttributeError, TypeError, ValueError, RuntimeError)
+_PICKLING_ERRORS = (pickle.PicklingError, AttributeError, TypeError, ValueError, RuntimeError)
 
 
 class UnsavableGraphError(RegionalError):
@@ -308,7 +308,7 @@ def dumped(value: Any, parts: Iterable[tuple[str, Any]], dump: Callable[[Any], b
     """
     try:
         return dump(value)
-    except PICKLING_ERRORS:
+    except _PICKLING_ERRORS:
         for name, part in parts:
             _require_bytes(name, part, dump)
         raise
@@ -317,7 +317,7 @@ def dumped(value: Any, parts: Iterable[tuple[str, Any]], dump: Callable[[Any], b
 def _require_bytes(name: str, part: Any, dump: Callable[[Any], bytes]) -> None:
     try:
         dump(part)
-    except PICKLING_ERRORS as error:
+    except _PICKLING_ERRORS as error:
         raise UnsavableGraphError(f"{name} cannot be pickled: {type(error).__name__}: {error}") from error
 
 

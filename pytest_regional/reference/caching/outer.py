@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
@@ -24,16 +23,13 @@ from pytest_regional._torch.autograd_cache import (
     bypasses_are_errors,
     count_outcome,
     entries_are_wanted,
-    revived_alone,
 )
 from pytest_regional._torch.dynamo import constant_floats, float_inputs, float_restart, restart_with_constant
 from pytest_regional._torch.fx_graphs import is_graph_module
 from pytest_regional._torch.inductor import appended_passes, custom_graph_pass_base
-from pytest_regional._torch.registrations import foreign_operators
 from pytest_regional._torch.tracing import without_dispatch_modes
-from pytest_regional.reference.caching.code import user_code
+from pytest_regional.reference.caching.code import UnstableValueError, user_code
 from pytest_regional.reference.caching.container import UnsavableGraphError, dumped, warn_of_unusable_entry, warn_once
-from pytest_regional.reference.caching.facts import UnstableValueError
 from pytest_regional.reference.caching.key import KeyDetails, annotations_of, details_of, digest
 from pytest_regional.reference.caching.program import CompiledGraph
 from pytest_regional.reference.caching.store import Store, record
@@ -46,54 +42,6 @@ UNUSABLE = (ImportError, AttributeError, LookupError, OSError, RuntimeError, Typ
 
 # The key of an entry that is made but not stored: a compile ahead of time takes it from the compiled function.
 _KEY_OF_NONE = "none"
-
-
-_ENTRY = "regional_entry"
-
-
-@dataclass(frozen=True)
-class EntryName:
-    """An entry of the outer cache.
-
-    Attributes:
-        key: its key.
-        digest: of its bytes, since a key may have several entries.
-        operators: those of its graph that are not PyTorch's.
-    """
-
-    key: str
-    digest: str
-    operators: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, key: str, payload: bytes, graph: torch.fx.GraphModule | None = None) -> EntryName:
-        """Return the name of an entry, and note operators of the graph whose result it is."""
-        return cls(key, hashlib.sha256(payload).hexdigest(), foreign_operators(graph) if graph else ())
-
-    @staticmethod
-    def behind(compiled: Any) -> EntryName | None:
-        """Return where the result that ``compiled`` runs is stored; None if it is not."""
-        found: EntryName | None = getattr(compiled, _ENTRY, None)
-        return found
-
-    def load(self, store: Store) -> Callable[..., Any] | None:
-        """Return the callable in the entry, without a lookup by AOTAutograd; None if the entry is gone or unusable."""
-        for payload in store.candidates(self.key):
-            if self.of(self.key, payload).digest != self.digest:
-                continue
-            try:
-                compiled = revived_alone(pickle.loads(payload))
-            except MissingTorchSymbolError:
-                raise
-            except UNUSABLE as error:
-                if bypasses_are_errors():
-                    raise
-                warn_of_unusable_entry(error)
-                return None
-            record(self.key, payload)
-            setattr(compiled, _ENTRY, self)
-            return compiled
-        return None
 
 
 @dataclass(frozen=True)
@@ -128,8 +76,6 @@ class OuterCache:
         key: the key that was used, or None before the lookup or without one.
         details: what the key is the digest of.
         unsavable: why the result may not be stored, if so.
-        entry: where the result is stored, if it is.
-        graph: the graph that is compiled.
         floats: the symbols of its inputs that are floats, by position.
     """
 
@@ -140,8 +86,6 @@ class OuterCache:
     key: str | None = None
     details: KeyDetails | None = None
     unsavable: str = ""
-    entry: EntryName | None = None
-    graph: torch.fx.GraphModule | None = None
     floats: dict[int, str] = field(default_factory=dict)
 
     def compile(
@@ -171,16 +115,14 @@ class OuterCache:
             "fw_compiler": serializable_compiler(CompiledGraph, compile_graph),
             "bw_compiler": serializable_compiler(CompiledGraph, compile_graph),
         }
-        self.graph, self.floats = gm, float_inputs(gm)
+        self.floats = float_inputs(gm)
         try:
             with answering(gm, self._lookup, self._save):
                 compiled: Callable[..., Any] = backend(compilers)(gm, inputs)
+                return compiled
         except float_restart():
             self._save_restart()
             raise
-        if self.entry is not None:
-            setattr(compiled, _ENTRY, self.entry)
-        return compiled
 
     def _lookup(self, question: GraphLookup) -> Answer:
         refusal = self._find_key(question)
@@ -229,7 +171,6 @@ class OuterCache:
                 if question.guards_hold(entry.guards_expr):
                     compiled = with_serialization(question.revive(entry), lambda: pickle.loads(payload))  # noqa: B023
                     record(key, payload)
-                    self.entry = EntryName.of(key, payload, question.graph)
                     return compiled
             except MissingTorchSymbolError:
                 raise
@@ -259,7 +200,6 @@ class OuterCache:
             return
         record(key, payload)
         if self.store.save(key, payload):
-            self.entry = EntryName.of(key, payload, self.graph)
             count_outcome("saved")
 
     def _as_bytes(self, entry: Any) -> bytes:

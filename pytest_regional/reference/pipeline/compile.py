@@ -21,8 +21,8 @@ from pytest_regional._torch.inductor import is_boxed, output_code
 from pytest_regional._torch.joint_graph import CompiledJoint, compile_joint
 from pytest_regional._torch.tracing import entered
 from pytest_regional.reference.artifacts import UnsavableArtifactError, savable
+from pytest_regional.reference.caching.code import UnstableValueError
 from pytest_regional.reference.caching.container import warn_of_unusable_entry
-from pytest_regional.reference.caching.facts import UnstableValueError
 from pytest_regional.reference.caching.key import annotations_of, digest
 from pytest_regional.reference.caching.outer import UNUSABLE
 from pytest_regional.reference.caching.program import CompiledGraph

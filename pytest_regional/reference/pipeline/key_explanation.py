@@ -12,7 +12,7 @@ import torch
 from pytest_regional._cache_keys import CacheKey, Parts
 from pytest_regional._torch.autograd_cache import caches_are_on
 from pytest_regional._torch.config import FUNCTORCH, INDUCTOR
-from pytest_regional.reference.caching.facts import UnstableValueError
+from pytest_regional.reference.caching.code import UnstableValueError
 from pytest_regional.reference.caching.key import stable_text
 from pytest_regional.reference.key_explanation import state_in_words
 from pytest_regional.reference.pipeline.capture import JointGraph, capture
