@@ -22,7 +22,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-PROPERTIES = ("memory", "races", "coverage", "buffers", "values", "loops")
+PROPERTIES = ("memory", "races", "coverage", "buffers", "loops")
 
 
 def measured(names: list[str], dynamic: bool) -> Iterable[dict]:

@@ -433,8 +433,9 @@ OPTIONS = (
         "regional_verify",
         "Verify the kernels that tests generate, for all sizes that the guards allow: of Triton kernels "
         "(--regional-device=cuda-emulated) accesses in bounds, no races, every output element written; of C++ kernels "
-        "(--regional-device=cpu) that loops with and without vectors do the same. A test with a kernel that is refuted "
-        "fails. S is the time limit for each kernel (default: 20 seconds). Needs pytest-regional[verify].",
+        "(--regional-device=cpu) that loops with and without vectors do the same. Values are not verified. A test with "
+        "a kernel that is refuted fails. S is the time limit for each kernel (default: 20 seconds). Needs "
+        "pytest-regional[verify].",
         _verify,
         metavar="S",
         bare="20",

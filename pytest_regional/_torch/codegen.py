@@ -20,7 +20,6 @@ _TOLD = {
     for holder in ("torch._inductor.debug", "torch._inductor.codegen.cpp", "torch._inductor.codegen.triton")
 }
 _LOOPS = {"loops": PatchPoint("torch._inductor.codegen.cpp:KernelGroup", "finalize_kernel")}
-_LOWERED = {"codegen": PatchPoint("torch._inductor.graph:GraphLowering", "codegen")}
 _RNG_OPS = {"replace": PatchPoint("torch._inductor.fx_passes.joint_graph", "replace_random_passes")}
 
 
@@ -75,32 +74,6 @@ def recording_launches(graph: object = None) -> Iterator[list[RawLaunch]]:
             yield launches
     finally:
         _innermost.reset(token)
-
-
-@contextlib.contextmanager
-def recording_origins() -> Iterator[dict[str, tuple[str, ...]]]:
-    """Record, for each buffer of the code that is generated inside, the names of graph nodes whose value it may hold.
-
-    The first is the node that Inductor says it is the value of. A buffer without one, as a copy of an operand in
-    another layout, may hold what the nodes are given that it is made for. ``GraphLowering.name_to_buffer`` has the
-    buffers of a graph, ``get_origin_node`` and ``origins`` of Inductor's IR a buffer's nodes (2.11, 2.13, 2.15).
-    """
-    origins: dict[str, tuple[str, ...]] = {}
-
-    def note_origins(original: Callable[[Any], Any], lowering: Any) -> Any:
-        result = original(lowering)
-        for name, buffer in lowering.name_to_buffer.items():
-            node = buffer.get_origin_node()
-            if node is not None:
-                origins[name] = (str(node.name),)
-            else:
-                behind = _nodes(buffer.origins)
-                operands = [operand for one in behind for operand in one.all_input_nodes]
-                origins[name] = tuple(dict.fromkeys(str(one.name) for one in (*behind, *operands)))
-        return result
-
-    with wrapped(_LOWERED, {"codegen": note_origins}):
-        yield origins
 
 
 @contextlib.contextmanager

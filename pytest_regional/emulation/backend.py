@@ -11,14 +11,13 @@ import functools
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from pytest_regional._torch import MissingTorchSymbolError, caches, config, device
 from pytest_regional._torch.aot_autograd import donated_inputs
-from pytest_regional._torch.codegen import recording_origins
 from pytest_regional._torch.patching import patched
 from pytest_regional.emulation.device import (
     DEFAULT_PROFILE,
@@ -58,8 +57,6 @@ class GeneratedGraph:
         donated: positions of inputs whose memory the code may use for other buffers.
         undefined: whether the graph itself has values that are not defined, as of ``torch.empty``.
         module: the graph, as it was before Inductor changed it.
-        origins: for buffers of the code, by name, the names of nodes whose value they may hold, the likeliest first;
-            Inductor's own nodes are among them.
     """
 
     call: Callable[[list[Any]], Any]
@@ -67,7 +64,6 @@ class GeneratedGraph:
     donated: tuple[int, ...] = ()
     undefined: bool = False
     module: torch.fx.GraphModule | None = None
-    origins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class Emulation:
@@ -140,13 +136,12 @@ class Emulation:
                 _refuse_settings(kwargs)
                 undefined = holds_undefined_values(gm)
                 given, (gm, example_inputs) = gm, retarget(gm, example_inputs)
-                recorded: Any = recording_origins() if self.observers else contextlib.nullcontext({})
-                with self._compiling_graph(undefined), recorded as origins:
+                with self._compiling_graph(undefined):
                     compiled = original(gm, example_inputs, *args, **kwargs)
                     generated = getattr(self._compiling, "generated", None)
                 _refuse_code_for_cpu(compiled)
                 if generated is not None:
-                    seen = GeneratedGraph(generated, example_inputs, donated_inputs(), undefined, given, origins)
+                    seen = GeneratedGraph(generated, example_inputs, donated_inputs(), undefined, given)
                     for observer in self.observers:
                         observer(seen)
                 return compiled

@@ -2,7 +2,7 @@
 
 Documented shape, of a kernel with one configuration: ``kernel`` (its name), ``config`` (block sizes), ``digest`` (equal
 for equal kernels), ``seconds``, and ``outcomes``, each with ``property`` (``memory``, ``races``, ``coverage``,
-``buffers``, ``values``, ``loops``), ``verdict`` (``proved``, ``refuted``, ``unknown``) and ``reason``.
+``buffers``, ``loops``), ``verdict`` (``proved``, ``refuted``, ``unknown``) and ``reason``.
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ def totals_of(facts: Sequence[Facts]) -> list[str]:
     if not proofs:
         return []
     distinct = list({proof["digest"] or id(proof): proof for proof in proofs}.values())
-    lines = [f"{plural(len(distinct), 'distinct kernel')} verified, each with its configurations:"]
+    lines = [
+        f"{plural(len(distinct), 'distinct kernel')} verified, each with its configurations (values are not verified):"
+    ]
     for name in dict.fromkeys(one["property"] for proof in distinct for one in proof["outcomes"]):
         counts = Counter(_verdict(proof, name) for proof in distinct if _has(proof, name))
         shown = ", ".join(f"{counts[verdict]} {verdict}" for verdict in reversed(_VERDICTS) if counts[verdict])

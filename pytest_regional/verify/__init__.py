@@ -1,13 +1,13 @@
-"""Kernels proved for all sizes that a graph's guards allow: every program, every element, every loaded index.
+"""What kernels access, proved for all sizes that a graph's guards allow: every program, element and loaded index.
 
 A kernel is run once by the emulator's interpreter, with a builder that writes expressions down instead of computing.
 What is to be proved of it becomes questions to z3. Needs ``pip install pytest-regional[verify]``.
 
 * ``symbols``: expressions, what is known of their variables, and marks for what z3 is not asked directly.
-* ``values``, ``builder``, ``loops``: what Triton's operations and loops do with expressions.
-* ``kernels``: one kernel run on symbols; ``question``: how z3 is asked about it; ``lemmas``, ``digits``: what z3 is
-  told, since it takes long to find it; ``counterexamples``: what it answers.
-* ``memory``, ``races``, ``coverage``: what is asked for each property; ``buffers``: that between kernels.
+* ``handles``, ``builder``, ``loops``: what Triton's operations and loops do with expressions.
+* ``kernels``: one kernel run on symbols; ``question``: how z3 is asked about it; ``lemmas``: what z3 is told, since it
+  takes long to find it.
+* ``properties``: what is asked for each property of a kernel; ``buffers``: that between kernels.
 * ``sizes``, ``wrappers``: the code that launches kernels, run on symbolic sizes.
 * ``replay``: a refutation run by the emulator on tensors.
 * ``outcomes``: what was found out; ``kept``: for other processes; ``verifier``: all of it, graph by graph.
@@ -15,8 +15,7 @@ What is to be proved of it becomes questions to z3. Needs ``pip install pytest-r
 
 from __future__ import annotations
 
-from pytest_regional.verify.errors import NotVerifiableError
-from pytest_regional.verify.outcomes import PROVED, REFUTED, UNKNOWN, Counterexample, Outcome
+from pytest_regional.verify.outcomes import PROVED, REFUTED, UNKNOWN, Counterexample, NotVerifiableError, Outcome
 from pytest_regional.verify.verifier import Verification, Verified, verify_graph, verifying
 
 __all__ = [

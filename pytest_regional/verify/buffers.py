@@ -47,12 +47,19 @@ class BufferFlow:
         partial: buffers of which several tensors are written, for each a sequence; all of a buffer is read later.
     """
 
-    def __init__(self, run: WrapperRun, effects: Mapping[int, Effects], donated: Iterable[int]) -> None:
+    def __init__(
+        self,
+        run: WrapperRun,
+        effects: Mapping[int, Effects],
+        donated: Iterable[int],
+        updated: Mapping[int, bool] | None = None,
+    ) -> None:
         self.refuted = ""
         self.required: dict[int, list[str]] = {}
         self.partial: list[tuple[View, Sequence[View]]] = []
         self._state = _State()
         self._donated = set(donated)
+        self._replaced = {run.inputs[number].contents for number, whole in (updated or {}).items() if whole}
         for step in run.steps:
             if isinstance(step, OperatorCall):
                 self._operator(step)
@@ -60,6 +67,8 @@ class BufferFlow:
                 self._launch(step, effects.get(step.order, Effects()))
         for view in run.outputs:
             self._read(view, "the caller", in_place=False)
+        for number in updated or {}:
+            self._check_updated(run.inputs[number])
         kept = sorted(set(run.reused_inputs) - self._donated)
         if kept:
             self._state.unknown.append(f"the memory of inputs that are not donated is used again: {kept}")
@@ -93,12 +102,23 @@ class BufferFlow:
             self._read(views[argument], name, in_place=argument in effects.writes)
         for argument in sorted((effects.writes | effects.updates) & views.keys()):
             view = views[argument]
-            complete = view.contents.complete or view.place() in self._state.written.get(view.contents, {})
-            if argument in effects.writes and not complete:
+            written = view.place() in self._state.written.get(view.contents, {})
+            complete = view.contents.complete or written
+            if argument in effects.writes and (not complete or (self._is_replaced(view) and not written)):
                 self.required.setdefault(step.order, []).append(argument)
             if argument in effects.updates and not complete and argument not in effects.writes:
                 self._refute(f"{name} updates {view.contents.name} before anything was written to it")
             self._write(view, name)
+
+    def _is_replaced(self, view: View) -> bool:
+        """Say whether a tensor is an input of which the graph writes each element."""
+        whole = view.storage.whole
+        return view.contents in self._replaced and whole is not None and whole.place() == view.place()
+
+    def _check_updated(self, view: View) -> None:
+        places = [one for written in self._state.written.values() for one in written.values()]
+        if not _is_empty(view) and not any(one.storage is view.storage for one in places):
+            self._refute(f"nothing is written to {view.contents.name}, which the graph changes")
 
     def _write(self, view: View, by: str) -> None:
         contents, held = view.contents, self._state.holds.get(view.storage)
@@ -111,7 +131,7 @@ class BufferFlow:
 
     def _read(self, view: View, by: str, in_place: bool) -> None:
         contents = view.contents
-        if 0 in [size for size in view.sizes if isinstance(size, int)]:
+        if _is_empty(view):
             return
         if contents in self._state.overwritten:
             self._refute(f"{by} reads {contents.name}, which {self._state.overwritten[contents]} overwrote")
@@ -134,3 +154,7 @@ class BufferFlow:
 
     def _refute(self, what: str) -> None:
         self.refuted = self.refuted or what
+
+
+def _is_empty(view: View) -> bool:
+    return 0 in [size for size in view.sizes if isinstance(size, int)]

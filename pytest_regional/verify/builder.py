@@ -16,31 +16,11 @@ import z3
 from pytest_regional._torch.triton import interpreter_builder_class, interpreter_options
 from pytest_regional.emulation.interpreter.functions import is_rewritten
 from pytest_regional.verify import symbols
-from pytest_regional.verify.errors import NotVerifiableError
 from pytest_regional.verify.handles import Lanes, Symbol, number, range_of, scalar_tensor, sort_of
-from pytest_regional.verify.symbols import Expression, Reduction, Scope, constant, without_wrap
+from pytest_regional.verify.outcomes import NotVerifiableError
+from pytest_regional.verify.symbols import Expression, Scope, constant, without_wrap
 
 READ, WRITE, UPDATE = "load", "store", "atomic operation"
-
-#: How functions of Triton's library, and of Inductor's, combine two elements.
-KINDS = {
-    "_sum_combine": symbols.SUM,
-    "_prod_accumulate": symbols.PRODUCT,
-    "maximum": symbols.LARGEST,
-    "fmaximum": symbols.LARGEST,
-    "_maximum_reduce": symbols.LARGEST,
-    "_elementwise_max": symbols.LARGEST,
-    "minimum": symbols.SMALLEST,
-    "_minimum_reduce": symbols.SMALLEST,
-    "_elementwise_min": symbols.SMALLEST,
-    "_any_combine": symbols.ANY,
-}
-
-#: How they choose one of two elements with their places.
-KINDS_OF_PLACES = {
-    "maximum_with_index": symbols.WHERE_LARGEST,
-    "minimum_with_index": symbols.WHERE_SMALLEST,
-}
 
 
 @dataclass(frozen=True)
@@ -58,7 +38,6 @@ class Access:
         order: how many accesses come before it in a program.
         facts: how many of the scope's facts are known when it happens; what stops the kernel later does not prevent it.
         line: its line in the kernel.
-        value: what a store writes, if that is one value.
     """
 
     kind: str
@@ -71,7 +50,6 @@ class Access:
     order: int
     facts: int
     line: str
-    value: Expression | None = None
 
     @property
     def path(self) -> Expression:
@@ -329,8 +307,8 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
 
     def create_masked_store(self, ptrs: Symbol, value: Symbol, mask: Symbol, *_: Any, **__: Any) -> None:
         """Store where ``mask`` holds."""
-        (offset, where, written), _, lanes = self._together(ptrs, mask, value)
-        self._access(WRITE, ptrs, offset, where, lanes, written)
+        (offset, where, _), _, lanes = self._together(ptrs, mask, value)
+        self._access(WRITE, ptrs, offset, where, lanes)
         self._versions[ptrs.argument] = self._versions.get(ptrs.argument, 0) + 1
 
     def create_atomic_rmw(self, rmwOp: Any, ptr: Symbol, val: Symbol, mask: Symbol, sem: Any, scope: Any) -> Symbol:
@@ -344,9 +322,7 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
         """Exchange; what was there before is unknown."""
         return self.create_atomic_rmw(None, ptr, val, self._number(True, tl.int1), sem, scope)
 
-    def _access(
-        self, kind: str, ptr: Symbol, offset: Expression, mask: Expression, lanes: Lanes, value: Expression = None
-    ) -> None:
+    def _access(self, kind: str, ptr: Symbol, offset: Expression, mask: Expression, lanes: Lanes) -> None:
         if ptr.argument is None:
             raise NotVerifiableError("an address that no argument leads to")
         if not self.recording:
@@ -357,7 +333,7 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
         place = (*self.instance(), *own)
         order, facts = len(self.accesses), len(self.scope.facts)
         self.accesses.append(
-            Access(kind, ptr.argument, offset, tuple(self.path), mask, width, place, order, facts, _line(), value)
+            Access(kind, ptr.argument, offset, tuple(self.path), mask, width, place, order, facts, _line())
         )
 
     def create_addptr(self, ptr: Symbol, offset: Symbol) -> Symbol:
@@ -629,25 +605,11 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
         return halves[0], halves[1]
 
     def reduce(self, operand: Any, axis: Any, combine_fn: Any, keep_dims: Any = False, **_: Any) -> Any:
-        """Combine along ``axis`` (None: all elements); only of known ways to combine is the result known."""
+        """Combine along ``axis`` (None: all elements) to something unknown."""
         along, keep = _value(axis), _value(keep_dims)
-        if combine_fn.__name__ in KINDS_OF_PLACES and len(operand) == 2:
-            values, numbers = operand
-            return self._extreme(values, numbers, along, keep, KINDS_OF_PLACES[combine_fn.__name__])
-        kind = "" if isinstance(operand, (tuple, tl.core.tuple)) else KINDS.get(combine_fn.__name__, "")
-        return _each(operand, lambda one: self._reduced(one, along, keep, kind))
+        return _each(operand, lambda one: self._reduced(one, along, keep))
 
-    def _extreme(self, values: Any, numbers: Any, axis: int | None, keep: bool, kind: str) -> tuple[Any, Any]:
-        """Return the largest, or smallest, of ``values``, and which of ``numbers`` belongs to it."""
-        (value, number), shape, lanes = self._together(values.handle, numbers.handle)
-        given = scalar_tensor(Symbol(value, values.handle.dtype, shape, lanes))
-        places = scalar_tensor(Symbol(number, numbers.handle.dtype, shape, lanes))
-        extreme = self._reduced(given, axis, keep, symbols.EXTREMES[kind])
-        return extreme, self._reduced(places, axis, keep, kind, value)
-
-    def _reduced(
-        self, operand: Any, axis: int | None, keep: bool, kind: str, compared: Expression | None = None
-    ) -> Any:
+    def _reduced(self, operand: Any, axis: int | None, keep: bool) -> Any:
         handle: Symbol = operand.handle
         rank = len(handle.shape)
         gone = set(range(rank)) if axis is None else {axis % rank}
@@ -655,26 +617,7 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
         shape = [1 if i in gone else handle.shape[i] for i in kept]
         places = self._complete(handle.shape, handle.lanes)
         lanes = tuple(None if i in gone else places[i] for i in kept)
-        made = self.unknown("reduced", handle.dtype.scalar, shape, lanes)
-        if kind:
-            bound = tuple(place for i, place in enumerate(places) if i in gone and place is not None)
-            if compared is None:
-                self.combined(made, kind, bound, handle.expression)
-            else:
-                self.combined(made, kind, bound, compared, handle.expression)
-        return scalar_tensor(made)
-
-    def combined(
-        self,
-        result: Symbol,
-        kind: str,
-        bound: tuple[Expression, ...],
-        element: Expression,
-        place: Expression | None = None,
-    ) -> None:
-        """Remember that ``result``, made by :meth:`unknown`, is ``element`` combined over ``bound``, or a ``place``."""
-        made = result.expression
-        self.scope.reductions[made.decl().name()] = Reduction(kind, tuple(made.children()), bound, element, place)
+        return scalar_tensor(self.unknown("reduced", handle.dtype.scalar, shape, lanes))
 
     def scan(self, operand: Any, axis: Any, combine_fn: Any, reverse: Any = False, **_: Any) -> Any:
         """Combine every element with those before it to something unknown."""

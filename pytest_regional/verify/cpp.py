@@ -33,9 +33,8 @@ from pytest_regional._torch.cpp_loops import (
     RawNest,
     observing_loops,
 )
-from pytest_regional.verify.errors import NotVerifiableError
 from pytest_regional.verify.kernels import KernelRun
-from pytest_regional.verify.outcomes import LOOPS, PROVED, REFUTED, UNKNOWN, Counterexample, Outcome
+from pytest_regional.verify.outcomes import LOOPS, PROVED, REFUTED, UNKNOWN, Counterexample, NotVerifiableError, Outcome
 from pytest_regional.verify.question import Question
 from pytest_regional.verify.sizes import from_sympy, known_from
 from pytest_regional.verify.symbols import Expression, Scope, constant, floored_quotient

@@ -15,7 +15,7 @@ import z3
 
 from pytest_regional._torch.triton import kernel_type
 from pytest_regional.emulation.interpreter.builder import builder
-from pytest_regional.verify.errors import NotVerifiableError
+from pytest_regional.verify.outcomes import NotVerifiableError
 from pytest_regional.verify.symbols import FLOAT, INTEGER, TRUTH, Expression, constant, limits
 
 Lanes = tuple[Expression | None, ...]

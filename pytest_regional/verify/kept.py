@@ -9,7 +9,7 @@ import functools
 import hashlib
 import json
 import platform
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -58,20 +58,15 @@ def keep(store: Store, digest: str, outcomes: Sequence[Outcome], seconds: float)
         store.keep(key_of(digest), json.dumps([seconds, fields]).encode())
 
 
-def kept(
-    store: Store, digest: str, properties: Collection[str] = (MEMORY, RACES)
-) -> tuple[tuple[Outcome, ...], float] | None:
-    """Return what another process found out about a kernel, and the seconds that it took.
-
-    None where nothing is kept, or something without one of ``properties``.
-    """
+def kept(store: Store, digest: str) -> tuple[tuple[Outcome, ...], float] | None:
+    """Return what another process found out about a kernel, and the seconds that it took; None if nothing is kept."""
     content = store.read(key_of(digest))
     if content is None:
         return None
     try:
         seconds, fields = json.loads(content)
         outcomes = tuple(_outcome(*one) for one in fields)
-        return (outcomes, float(seconds)) if set(properties) <= {one.property for one in outcomes} else None
+        return (outcomes, float(seconds)) if {MEMORY, RACES} <= {one.property for one in outcomes} else None
     except (ValueError, TypeError):
         return None
 

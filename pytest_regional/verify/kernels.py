@@ -16,9 +16,9 @@ from pytest_regional.emulation.interpreter.builder import Interpretation, interp
 from pytest_regional.emulation.interpreter.functions import is_rewritten, python_function
 from pytest_regional.emulation.interpreter.patches import interpreting
 from pytest_regional.verify.builder import Access, Assumption, SymbolicBuilder
-from pytest_regional.verify.errors import NotVerifiableError
 from pytest_regional.verify.handles import Symbol, number, scalar_tensor
 from pytest_regional.verify.loops import SymbolicMeaning
+from pytest_regional.verify.outcomes import NotVerifiableError
 from pytest_regional.verify.symbols import Expression, Scope, constant
 
 _MOST_PATHS = 64
@@ -158,19 +158,15 @@ def _joined(one: Access, other: Access) -> Access | None:
         return None
     differ = [n for n, (a, b) in enumerate(zip(one.conditions, other.conditions, strict=True)) if not a.eq(b)]
     one = replace(one, facts=min(one.facts, other.facts))
-    known = one.value is not None and other.value is not None
-    same_value = one.value is other.value or (known and one.value.eq(other.value))  # type: ignore[union-attr]
     if not differ:
-        # Nothing tells which of two values it is, where paths join that a loop has parted.
-        return one if same_value else replace(one, value=None)
+        return one
     if len(differ) > 1:
         return None
     (place,) = differ
     left, right = one.conditions[place], other.conditions[place]
     if not (z3.Not(left).eq(right) or z3.Not(right).eq(left)):
         return None
-    value = one.value if same_value else z3.If(left, one.value, other.value) if known else None
-    return replace(one, conditions=(*one.conditions[:place], *one.conditions[place + 1 :]), value=value)
+    return replace(one, conditions=(*one.conditions[:place], *one.conditions[place + 1 :]))
 
 
 def _run(function: Any, values: Mapping[str, Any]) -> None:

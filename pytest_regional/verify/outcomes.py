@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pytest_regional._errors import RegionalError
+
 PROVED, REFUTED, UNKNOWN = "proved", "refuted", "unknown"
 
-MEMORY, RACES, COVERAGE, BUFFERS, VALUES = "memory", "races", "coverage", "buffers", "values"
-LOOPS = "loops"
-PROPERTIES = (MEMORY, RACES, COVERAGE, BUFFERS, VALUES, LOOPS)
+MEMORY, RACES, COVERAGE, BUFFERS, LOOPS = "memory", "races", "coverage", "buffers", "loops"
+PROPERTIES = (MEMORY, RACES, COVERAGE, BUFFERS, LOOPS)
+
+
+class NotVerifiableError(RegionalError):
+    """Part of a kernel, or of the code that launches it, is outside of what is proved; the message names it."""
+
+
+class UndecidedError(NotVerifiableError):
+    """z3 does not know, or not in time; with more time it might."""
 
 
 @dataclass(frozen=True)

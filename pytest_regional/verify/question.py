@@ -10,11 +10,9 @@ import torch
 import z3
 
 from pytest_regional.verify.builder import Access
-from pytest_regional.verify.digits import digit_lemmas
-from pytest_regional.verify.errors import NotVerifiableError, UndecidedError
 from pytest_regional.verify.kernels import KernelRun
-from pytest_regional.verify.lemmas import Quotient, quotient_lemmas
-from pytest_regional.verify.outcomes import PROVED, UNKNOWN, Counterexample, Outcome
+from pytest_regional.verify.lemmas import Quotient, digit_lemmas, quotient_lemmas
+from pytest_regional.verify.outcomes import PROVED, UNKNOWN, Counterexample, NotVerifiableError, Outcome, UndecidedError
 from pytest_regional.verify.symbols import Expression, Lowering, Scope, constant, symbols_of
 
 

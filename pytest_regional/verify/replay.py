@@ -19,9 +19,8 @@ from pytest_regional.emulation.device import EmulationError, EmulationTimeoutErr
 from pytest_regional.emulation.device_rewrite import OperatorsOnCpu
 from pytest_regional.emulation.launch import LaunchPlan, launch_inductor_kernel
 from pytest_regional.emulation.memory import Memory
-from pytest_regional.verify.errors import NotVerifiableError, UndecidedError
 from pytest_regional.verify.kernels import KernelRun
-from pytest_regional.verify.outcomes import COVERAGE, RACES, Counterexample
+from pytest_regional.verify.outcomes import COVERAGE, RACES, Counterexample, NotVerifiableError, UndecidedError
 from pytest_regional.verify.question import Question, Tensor
 from pytest_regional.verify.sizes import Size
 from pytest_regional.verify.symbols import Scope, evaluated, symbols_of
@@ -197,10 +196,10 @@ def _mentioned(question: Question, launch: SymbolicLaunch) -> dict[str, Any]:
 
 
 def fault_of_graph(graph: Graph, emulation: Emulation, seconds: float) -> str | None:
-    """Run generated code on tensors, as it is and with memory of its own for every buffer.
+    """Run generated code on tensors, as it is and with separate memory for every buffer, and look at its inputs.
 
     Returns:
-        what the emulator says, or how the results differ; None if nothing is wrong.
+        what the emulator says, how the results differ, or which inputs are not changed; None if nothing is wrong.
 
     Raises:
         NotVerifiableError: z3 finds no sizes that the guards allow.
@@ -208,10 +207,12 @@ def fault_of_graph(graph: Graph, emulation: Emulation, seconds: float) -> str | 
     """
     deadline = time.monotonic() + seconds
     sizes = _sizes_of(graph, seconds)
+    given = _drawn(graph, sizes)
     try:
         with emulation.memory.until(_deadline(deadline, seconds)):
-            used_again = _called(graph, _drawn(graph, sizes), emulation, lambda value, _: value)
+            used_again = _called(graph, list(given), emulation, lambda value, _: value)
             separate = _called(graph, _drawn(graph, sizes), emulation, _copied)
+        not_updated = _not_updated(graph, given, sizes)
     except MemoryFaultError as fault:
         return str(fault)
     except EmulationTimeoutError as error:
@@ -224,66 +225,27 @@ def fault_of_graph(graph: Graph, emulation: Emulation, seconds: float) -> str | 
         for number, (one, other) in enumerate(zip(used_again, separate, strict=True))
         if isinstance(one, torch.Tensor) and not torch.equal(one.nan_to_num(), other.nan_to_num())
     ]
-    return f"outputs {differ} are others when each buffer has its own memory" if differ else None
+    return f"outputs {differ} differ when each buffer has its own memory" if differ else not_updated
 
 
-def difference_of_graph(graph: Graph, emulation: Emulation, seconds: float, sizes: Mapping[str, int]) -> str | None:
-    """Run generated code on tensors, and the graph that it computes on the CPU.
+def _not_updated(graph: Graph, given: Sequence[Any], sizes: Mapping[str, int]) -> str | None:
+    """Return which input still holds what was drawn, though the graph, run on the CPU, changes it; None if none does.
 
     Args:
         graph: the code, and the graph.
-        emulation: where the code runs.
-        seconds: to find sizes, and for the run.
-        sizes: those that are chosen; the others are what the guards allow with them.
-
-    Returns:
-        how the results differ; None if they do not.
-
-    Raises:
-        NotVerifiableError: one of both cannot be run on inputs that are drawn.
-        UndecidedError: there is no time left.
+        given: the inputs after a run of the code.
+        sizes: with which they were drawn.
     """
-    assert graph.module is not None
-    if graph.undefined or any(map(_draws_numbers, graph.module.graph.nodes)):
-        raise NotVerifiableError("the graph has values that are drawn, or not defined")
-    deadline = time.monotonic() + seconds
-    chosen = _sizes_of(graph, seconds, sizes)
-    try:
-        with emulation.memory.until(_deadline(deadline, seconds)):
-            computed = _called(graph, _drawn(graph, chosen), emulation, lambda value, _: value)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            expected = torch.fx.Interpreter(graph.module).run(*_drawn(graph, chosen), enable_io_processing=False)
-    except MemoryFaultError as fault:
-        return str(fault)
-    except EmulationTimeoutError as error:
-        raise UndecidedError(str(error)) from error
-    except Exception as error:
-        # As above; and the graph may hold kernels that only a GPU runs.
-        raise NotVerifiableError(f"it fails on drawn inputs: {first_line(error)}") from error
-    pairs = [(f"output {n}", a, b) for n, (a, b) in enumerate(zip(computed, expected, strict=True))]
-    told = [name for name, one, other in pairs if _differ(one, other)]
-    numbers = ", ".join(f"{name} = {value}" for name, value in sorted(chosen.items()))
-    return f"{told[0]} is not what the graph computes{f' ({numbers})' if numbers else ''}" if told else None
-
-
-def _draws_numbers(node: torch.fx.Node) -> bool:
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-
-
-def _differ(one: Any, other: Any) -> bool:
-    """Say whether two results are further apart than rounding explains."""
-    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
-        return False
-    if one.shape != other.shape:
-        return True
-    if not (one.is_floating_point() or one.is_complex()):
-        return not torch.equal(one, other)
-    tolerance = max(1e-4, 16 * torch.finfo(one.dtype).eps)
-    finite = other.double()[other.isfinite()]
-    scale = float(finite.abs().max()) if finite.numel() else 1.0
-    close = torch.isclose(one.double(), other.double(), rtol=tolerance, atol=tolerance * scale, equal_nan=True)
-    return not bool(close.all())
+    drawn = _drawn(graph, sizes)
+    same = [number for number in graph.updated if torch.equal(given[number], drawn[number])]
+    if graph.module is None or not same:
+        return None
+    expected = list(drawn)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        torch.fx.Interpreter(graph.module).run(*expected, enable_io_processing=False)
+    changed = [number for number in same if not torch.equal(expected[number], given[number])]
+    return f"inputs {changed} are not changed, as the graph on the CPU changes them" if changed else None
 
 
 def _copied(value: Any, marked: bool) -> Any:
@@ -311,11 +273,11 @@ def _called(graph: Graph, inputs: list[Any], emulation: Emulation, reused: Calla
     return returned
 
 
-def _sizes_of(graph: Graph, seconds: float, chosen: Mapping[str, int] | None = None) -> dict[str, int]:
-    """Return sizes that the guards allow, with those that are ``chosen``."""
+def _sizes_of(graph: Graph, seconds: float) -> dict[str, int]:
+    """Return sizes that the guards allow."""
     question = Question(KernelRun(Scope(), [], [], ()), {}, graph.known, seconds)
     expressions = [n for value in graph.inputs for n in _expressions(value)]
-    return complete_sizes(question, chosen or {}, symbols_of(expressions))
+    return complete_sizes(question, {}, symbols_of(expressions))
 
 
 def _drawn(graph: Graph, sizes: Mapping[str, int]) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import z3
 
-from pytest_regional.verify.errors import NotVerifiableError
+from pytest_regional.verify.outcomes import NotVerifiableError
 from pytest_regional.verify.symbols import Expression, constant, floored_quotient, floored_remainder, limits
 
 Compare = Callable[[Any, Any], Any]

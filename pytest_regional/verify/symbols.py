@@ -103,32 +103,6 @@ class Index:
     lane: Expression
 
 
-SUM, PRODUCT, LARGEST, SMALLEST, ANY = "sum", "product", "largest", "smallest", "any"
-WHERE_LARGEST, WHERE_SMALLEST = "place of the largest", "place of the smallest"
-
-EXTREMES = {WHERE_LARGEST: LARGEST, WHERE_SMALLEST: SMALLEST}
-"""Of which element it is the place."""
-
-
-@dataclass(frozen=True)
-class Reduction:
-    """Elements combined, in any order.
-
-    Attributes:
-        kind: SUM, PRODUCT, LARGEST, SMALLEST, ANY, or one of EXTREMES.
-        arguments: what the result differs by.
-        bound: the variables whose values tell the elements apart.
-        element: one of them.
-        place: its number, where the result is the number of an element: of several the smallest.
-    """
-
-    kind: str
-    arguments: tuple[Expression, ...]
-    bound: tuple[Expression, ...]
-    element: Expression
-    place: Expression | None = None
-
-
 @dataclass
 class Scope:
     """The variables of one kernel and what is known of them.
@@ -141,7 +115,6 @@ class Scope:
         ranges: for each function that stands for unknown values, by its name: the limits of its type, if it is an
             integer.
         facts: what holds for all programs, lanes and rounds.
-        reductions: what functions that stand for unknown values were computed from, by name, where that is known.
         made: how many variables this run has made, by what they are.
     """
 
@@ -150,7 +123,6 @@ class Scope:
     aliases: list[tuple[Expression, Expression]] = field(default_factory=list)
     ranges: dict[str, tuple[int, int] | None] = field(default_factory=dict)
     facts: list[Expression] = field(default_factory=list)
-    reductions: dict[str, Reduction] = field(default_factory=dict)
     made: Counter[str] = field(default_factory=Counter)
 
     def begin(self) -> None:
@@ -339,7 +311,7 @@ def evaluated(expression: Expression, values: Mapping[str, int]) -> int | bool:
         KeyError: it has a variable that ``values`` does not name.
     """
     pairs = [(symbol, z3.IntVal(values[name])) for name, symbol in symbols_of([expression]).items()]
-    found = constant(z3.simplify(folded(z3.substitute(expression, *pairs) if pairs else expression)))
+    found = constant(z3.simplify(_folded(z3.substitute(expression, *pairs) if pairs else expression)))
     if found is None:
         raise KeyError(f"{expression} is no number")
     return found
@@ -353,25 +325,15 @@ _FOLDED = {
 }
 
 
-def folded(expression: Expression, done: dict[int, Expression] | None = None) -> Expression:
-    """Return an expression with its marks computed where they are of numbers."""
-    known = {} if done is None else done
-    found = known.get(expression.get_id())
-    if found is None:
-        found = expression
-        if z3.is_app(expression) and expression.num_args():
-            children = [folded(child, known) for child in expression.children()]
-            name = expression.decl().name()
-            if name in _FOLDED:
-                found = _FOLDED[name](*children)
-            elif name in _WRAPS:
-                found = wrapped(children[0], *_WRAPS[name])
-            elif not all(a.eq(b) for a, b in zip(children, expression.children(), strict=True)):
-                found = z3.simplify(expression.decl()(*children))
-            elif all(constant(child) is not None for child in children):
-                found = z3.simplify(expression)
-        known[expression.get_id()] = found
-    return found
+def _folded(expression: Expression) -> Expression:
+    """Return an expression without variables, its marks computed."""
+    if not z3.is_app(expression) or expression.num_args() == 0:
+        return expression
+    children = [z3.simplify(_folded(child)) for child in expression.children()]
+    name = expression.decl().name()
+    if name in _FOLDED:
+        return _FOLDED[name](*children)
+    return wrapped(children[0], *_WRAPS[name]) if name in _WRAPS else expression.decl()(*children)
 
 
 def symbols_of(expressions: Iterable[Expression]) -> dict[str, Expression]:

@@ -17,18 +17,24 @@ from pytest_regional.emulation.backend import Emulation, GeneratedGraph
 from pytest_regional.emulation.launch import GRID_LIMITS, constants_of, named_arguments
 from pytest_regional.verify.buffers import BufferFlow, Effects
 from pytest_regional.verify.builder import READ, UPDATE, WRITE
-from pytest_regional.verify.coverage import covered, filled
-from pytest_regional.verify.errors import NotVerifiableError
 from pytest_regional.verify.handles import limits_of_type
 from pytest_regional.verify.kept import Store, keep, kept
 from pytest_regional.verify.kernels import KernelRun, Pointer, run_kernel
-from pytest_regional.verify.memory import memory_safe
-from pytest_regional.verify.outcomes import BUFFERS, COVERAGE, MEMORY, PROVED, RACES, REFUTED, UNKNOWN, Outcome
+from pytest_regional.verify.outcomes import (
+    BUFFERS,
+    COVERAGE,
+    MEMORY,
+    PROVED,
+    RACES,
+    REFUTED,
+    UNKNOWN,
+    NotVerifiableError,
+    Outcome,
+)
+from pytest_regional.verify.properties import covered, filled, memory_safe, race_free
 from pytest_regional.verify.question import Question, Tensor, decided, reachable
-from pytest_regional.verify.races import race_free
 from pytest_regional.verify.replay import Replay, fault_of_graph
 from pytest_regional.verify.sizes import Size, expression_of, largest
-from pytest_regional.verify.values import ValuesOfGraph
 from pytest_regional.verify.wrappers import Graph, SymbolicLaunch, View, graph_of, run_wrapper
 
 # Addresses of a GPU have 49 bits at most, so no tensor is larger; its offsets, in 64 bits, do not overflow.
@@ -162,28 +168,13 @@ def verify_graph(
     graph = replace(graph, known=run.known)
     kernels = {launch.order: _run_all(launch, seconds) for launch in run.launches}
     effects = {order: _effects(runs[0]) for order, runs in kernels.items()}
-    flow = BufferFlow(run, effects, graph.donated)
-    values = ValuesOfGraph(graph, run, effects, kernels, emulation, seconds, store)
-    found = []
-    for launch in run.launches:
-        for number, question in enumerate(kernels[launch.order]):
-            one = _verified(launch, number, question, flow.required.get(launch.order, []), store)
-            found.append(
-                one if isinstance(question, str) else _with(one, values.of_launch(launch, question, one.digest))
-            )
-    if not run.steps:
-        return found
-    return [*found, _with(_verified_buffers(graph, flow, emulation, seconds), values.of_outputs())]
-
-
-def _with(found: Verified, outcome: Outcome | None) -> Verified:
-    """Return what was found out, with one outcome more."""
-    if outcome is None:
-        return found
-    unsafe = any(one.property == MEMORY and one.verdict != PROVED for one in found.outcomes)
-    if outcome.verdict == PROVED and unsafe:
-        outcome = replace(outcome, verdict=UNKNOWN, reason=_MAY_OVERFLOW)
-    return replace(found, outcomes=(*found.outcomes, outcome), seconds=found.seconds + outcome.seconds)
+    flow = BufferFlow(run, effects, graph.donated, graph.updated)
+    found = [
+        _verified(launch, number, question, flow.required.get(launch.order, []), store)
+        for launch in run.launches
+        for number, question in enumerate(kernels[launch.order])
+    ]
+    return [*found, _verified_buffers(graph, flow, emulation, seconds)]
 
 
 def _run_all(launch: SymbolicLaunch, seconds: float) -> list[Question | str]:
@@ -304,7 +295,7 @@ def _filled(graph: Graph, view: View, parts: Sequence[View], seconds: float) -> 
 
 
 def _digest_of_graph(graph: Graph) -> str:
-    parts = [graph.source, *map(str, graph.inputs), *sorted(fact.sexpr() for fact in graph.known)]
+    parts = [graph.source, *map(str, graph.inputs), *sorted(fact.sexpr() for fact in graph.known), str(graph.updated)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

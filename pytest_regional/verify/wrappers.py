@@ -21,7 +21,7 @@ from pytest_regional._text import first_line
 from pytest_regional._torch.operators import operator_called, returns_a_view, written_arguments
 from pytest_regional._torch.tracing import known_of_sizes, size_expression
 from pytest_regional.emulation.backend import GeneratedGraph
-from pytest_regional.verify.errors import NotVerifiableError
+from pytest_regional.verify.outcomes import NotVerifiableError
 from pytest_regional.verify.question import Tensor
 from pytest_regional.verify.sizes import Decide, Size, expression_of, from_sympy, known_from, largest, smallest
 from pytest_regional.verify.symbols import Expression, limits
@@ -30,7 +30,7 @@ REUSED = "__reused"
 """The name under which generated code that was changed calls what gives memory to another buffer."""
 
 NAMED = "__named"
-"""The name under which generated code that was changed calls what tells a buffer its name."""
+"""The name under which generated code that was changed calls what tells a number out of a tensor its name."""
 
 ASSERTED = "__asserted"
 """The name under which generated code that was changed calls what notes a condition, without which it raises."""
@@ -64,7 +64,7 @@ class Graph:
             here are made when they are needed, of files that have to be there then.
         undefined: whether the graph itself has values that are not defined.
         module: the graph that the code computes, if it is known.
-        origins: for each buffer, by its name in the code, nodes of that graph whose value it may hold.
+        updated: positions of inputs that the graph changes; true where it is known to write each element.
     """
 
     call: Any
@@ -75,7 +75,7 @@ class Graph:
     marked: Mapping[types.FunctionType, types.FunctionType] = field(default_factory=dict, repr=False)
     undefined: bool = False
     module: torch.fx.GraphModule | None = None
-    origins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    updated: Mapping[int, bool] = field(default_factory=dict)
 
 
 def graph_of(generated: GeneratedGraph) -> Graph:
@@ -90,8 +90,26 @@ def graph_of(generated: GeneratedGraph) -> Graph:
     functions = {*plain, *_functions_in(plain[0].__globals__)}
     marked = {function: with_reuse_marked(function) for function in functions}
     source = "".join(map(source_of, plain))
-    module, origins = generated.module, generated.origins
-    return Graph(generated.call, inputs, known, generated.donated, source, marked, generated.undefined, module, origins)
+    module = generated.module
+    updated = {} if module is None else updated_inputs(module)
+    return Graph(generated.call, inputs, known, generated.donated, source, marked, generated.undefined, module, updated)
+
+
+def updated_inputs(module: torch.fx.GraphModule) -> dict[int, bool]:
+    """Return the positions of inputs that a graph changes: it copies into them at its end.
+
+    True where what is copied is another input, or is computed element by element, so that generated code writes each. A
+    scatter, or an operator that a user has written, may write in place the elements that change.
+    """
+    found = {}
+    for number, node in enumerate(node for node in module.graph.nodes if node.op == "placeholder"):
+        for user in node.users:
+            if user.target is torch.ops.aten.copy_.default and user.args[0] is node:
+                source = user.args[1]
+                tags = getattr(getattr(source, "target", None), "tags", ())
+                another = isinstance(source, torch.fx.Node) and source.op == "placeholder" and source is not node
+                found[number] = another or torch.Tag.pointwise in tags
+    return found
 
 
 def _functions_in(module: Mapping[str, Any]) -> list[types.FunctionType]:
@@ -204,9 +222,6 @@ class View:
         strides: of its axes, in elements.
         start: where it starts in that memory, in elements.
         dtype: of its elements.
-        buffer: the name of the buffer that it is, or empty.
-        origin: the buffer, or input, that it is a part or a view of.
-        previous: for a buffer that was given the memory of another one: that one.
     """
 
     def __init__(
@@ -224,9 +239,6 @@ class View:
         self.strides = tuple(strides)
         self.start = start
         self.dtype = dtype
-        self.buffer = ""
-        self.origin: View = self
-        self.previous: View | None = None
 
     def tensor(self, dtype: torch.dtype) -> Tensor:
         """Return it as an argument of a kernel that takes it for a tensor of ``dtype``, where its own is not known.
@@ -354,14 +366,12 @@ class OperatorCall:
         reads: tensors it was given.
         writes: tensors that it fills.
         order: how many launches and operators came before.
-        number: the name of the size that is taken out of the tensor which it reads, or empty.
     """
 
     name: str
     reads: tuple[View, ...]
     writes: tuple[View, ...]
     order: int
-    number: str = ""
 
 
 @dataclass
@@ -501,19 +511,11 @@ class _Run:
         return self.view(self.name("buffer"), size, stride, dtype)
 
     def reinterpret_tensor(self, view: View, size: Sequence[Any], stride: Sequence[Any], offset: Any = 0) -> View:
-        made = View(view.storage, view.contents, size, stride, view.start + offset, view.dtype)
-        made.origin, made.previous = view.origin, view.previous
-        return made
+        return View(view.storage, view.contents, size, stride, view.start + offset, view.dtype)
 
-    def named(self, name: str, view: Any) -> Any:
-        """Return a tensor, or a number out of one, that knows the name of the variable which holds it."""
-        if isinstance(view, FromData):
-            return self.unbacked(name, view)
-        if not isinstance(view, View):
-            return view
-        other = copy.copy(view)
-        other.buffer, other.origin = name, other
-        return other
+    def named(self, name: str, value: Any) -> Any:
+        """Return what a variable holds, where it is a number out of a tensor as a size of that name."""
+        return self.unbacked(name, value) if isinstance(value, FromData) else value
 
     def unbacked(self, name: str, number: FromData) -> Size:
         """Return a size that data determine; the graph has the same name for it."""
@@ -521,7 +523,7 @@ class _Run:
             raise NotVerifiableError(f"the number {name} is taken out of tensors twice")
         if number.read is not None:
             self.count += 1
-            self.result.steps.append(OperatorCall("item", (number.read,), (), self.count, name))
+            self.result.steps.append(OperatorCall("item", (number.read,), (), self.count))
         size = z3.Int(name)
         self.result.unbacked.add(name)
         self.result.known.append(z3.And(size >= number.low, size <= number.high))
@@ -542,7 +544,6 @@ class _Run:
             self.result.reused_inputs.append(int(view.storage.name.removeprefix(INPUT)))
         other = copy.copy(view)
         other.contents = Contents(self.name("buffer"), before=view.contents)
-        other.previous = view
         return other
 
     def assert_size_stride(self, view: Any, size: Sequence[Any], stride: Sequence[Any], *_: Any) -> None:

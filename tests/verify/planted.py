@@ -47,7 +47,7 @@ class PlantedFault:
         program: its name in PROGRAMS.
         sizes: STATIC, DYNAMIC or HUGE.
         mutate: plants it.
-        property: what it breaks: one of PROVABLE, BUFFERS, or VALUES (in ``tests.verify.wrong_values``).
+        property: what it breaks: one of PROVABLE, or BUFFERS.
         hidden: whether a run with the program's inputs computes what eager does and touches nothing that it may not.
         slow: whether the tests leave it to ``bench.verified_faults``.
     """
@@ -85,6 +85,16 @@ def _first(values: torch.Tensor, number: torch.Tensor, other: torch.Tensor) -> t
     return values[:count] * other
 
 
+def _updated(values: torch.Tensor, others: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    values.add_(others)
+    return (others * 2,)
+
+
+def _only_updated(values: torch.Tensor, others: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    values.mul_(others)
+    return ()
+
+
 _APART = {"square"}
 """Programs whose axes have sizes of their own, though the lengths are equal: what takes one for the other is hidden."""
 
@@ -92,6 +102,8 @@ _APART = {"square"}
 PROGRAMS: dict[str, Program] = {
     **{name: SMALL_PROGRAMS[name] for name in ("pointwise", "transposed", "scatter", "column means", "products")},
     "even": Program(lambda a, b: (a * 2 + b, a.sin()), _drawn((1024,), (1024,))),
+    "updated": Program(_updated, _drawn((1024,), (1024,))),
+    "only updated": Program(_only_updated, _drawn((1024,), (1024,))),
     "bytes": Program(lambda a: a + 1, (torch.arange(1000).to(torch.uint8),)),
     "square": Program(lambda a, b: a.t() + b, _drawn((64, 64), (64, 64))),
     "softmax": Program(lambda a: a.softmax(1), _drawn((16, 256))),
@@ -434,6 +446,18 @@ FAULTS: tuple[PlantedFault, ...] = (
     ),
     # Writes
     PlantedFault("lost write", "of two stores", "pointwise", DYNAMIC, store_dropped("out_ptr1"), BUFFERS),
+    PlantedFault("lost write", "to an input", "updated", DYNAMIC, store_dropped("out_ptr2"), BUFFERS),
+    PlantedFault("lost write", "to the only input", "only updated", STATIC, store_dropped("out_ptr1"), BUFFERS),
+    PlantedFault(
+        "lost write",
+        "every second, to an input",
+        "updated",
+        DYNAMIC,
+        substituted(r"(tl\.store\(out_ptr2 .*), xmask\)", r"\1, xmask & (x0 % 2 == 0))"),
+        COVERAGE,
+    ),
+    PlantedFault("lost launch", "the only one", "even", DYNAMIC, _launch_dropped(0), BUFFERS),
+    PlantedFault("lost launch", "the only one, of an update", "only updated", DYNAMIC, _launch_dropped(0), BUFFERS),
     PlantedFault(
         "lost write",
         "every second",
@@ -800,13 +824,8 @@ def planted(code: Compiled, fault: PlantedFault) -> str:
     return broken
 
 
-def verified(
-    emulation: Emulation, made: Compiled, source: str, seconds: float, configs: int = 0, values: bool = False
-) -> list[Verified]:
-    """Verify the kernels of a module that stands in for ``made.source``, with their last configurations (0: all).
-
-    What they compute is compared with the program's graph if ``values``.
-    """
+def verified(emulation: Emulation, made: Compiled, source: str, seconds: float, configs: int = 0) -> list[Verified]:
+    """Verify the kernels of a module that stands in for ``made.source``, with their last configurations (0: all)."""
     from torch._inductor.codecache import PyCodeCache
 
     with emulation.device_mock.held():
@@ -814,8 +833,7 @@ def verified(
     for kernel in vars(module).values():
         if hasattr(kernel, "triton_meta"):
             kernel.configs = kernel.configs[-configs:]
-    graph = replace(made.graph, call=module.call, module=made.graph.module if values else None)
-    return verify_graph(graph_of(graph), emulation, seconds)
+    return verify_graph(graph_of(replace(made.graph, call=module.call)), emulation, seconds)
 
 
 def seen(emulation: Emulation, made: Compiled, source: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import linecache
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,9 +13,10 @@ import torch
 import z3
 
 from pytest_regional.emulation import Emulation
+from pytest_regional.verify import verifying
 from pytest_regional.verify.buffers import BufferFlow, Effects
-from pytest_regional.verify.coverage import filled
 from pytest_regional.verify.outcomes import PROVED, REFUTED, UNKNOWN
+from pytest_regional.verify.properties import filled
 from pytest_regional.verify.question import Tensor
 from pytest_regional.verify.replay import fault_of_graph
 from pytest_regional.verify.verifier import verify_graph
@@ -47,14 +49,14 @@ def effects_of(run: WrapperRun) -> dict[int, Effects]:
     }
 
 
-def flow_of(call: Any, donated: tuple[int, ...] = ()) -> BufferFlow:
+def flow_of(call: Any, donated: tuple[int, ...] = (), updated: Mapping[int, bool] | None = None) -> BufferFlow:
     given = TensorInput((8,), (1,), torch.float32)
     run = run_wrapper(
         Graph(call, [given], []),
         lambda tuner, values: dict(zip(tuner.names, values, strict=True)),
         lambda condition, known: bool(condition),
     )
-    return BufferFlow(run, effects_of(run), donated)
+    return BufferFlow(run, effects_of(run), donated, updated)
 
 
 def in_order(args):
@@ -224,16 +226,59 @@ def test_a_refutation_is_confirmed_by_a_run_with_separate_memory(emulation: Emul
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     given = [TensorInput((8,), (1,), torch.float32)]
-    assert "outputs [0] are others" in str(fault_of_graph(Graph(module.call, given, []), emulation, 5.0))
+    assert "outputs [0] differ" in str(fault_of_graph(Graph(module.call, given, []), emulation, 5.0))
     path.write_text(STALE.replace("buf1 = buf0", "buf1 = buf0.clone()"))
     spec.loader.exec_module(module)
     linecache.clearcache()
     assert fault_of_graph(Graph(module.call, given, []), emulation, 5.0) is None
 
 
-def test_graphs_without_a_launch_have_no_buffers_to_verify(emulation: Emulation):
+def test_a_graph_that_returns_its_input_needs_no_launch(emulation: Emulation):
     def nothing(args):
         (arg0,) = args
         return (arg0,)
 
-    assert verify_graph(Graph(nothing, [TensorInput((8,), (1,), torch.float32)], []), emulation) == []
+    (found,) = verify_graph(Graph(nothing, [TensorInput((8,), (1,), torch.float32)], []), emulation)
+    assert [(outcome.property, outcome.verdict) for outcome in found.outcomes] == [("buffers", PROVED)]
+
+
+UPDATES = {
+    "nothing": lambda x: (x.mul_(1), x + 1)[1:],
+    "every second": lambda x: (x[::2].add_(1), x + 1)[1:],
+    "some": lambda x: (x.index_put_((torch.arange(2),), torch.ones(2)), x + 1)[1:],
+    "all": lambda x: (x.add_(1), x + 1)[1:],
+}
+"""Functions that write to an input: no element, or others than all, in ways that generated code may do in place."""
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_an_update_of_an_input_that_is_right_is_not_refuted(emulation: Emulation, name: str):
+    torch._dynamo.reset()
+    with torch._inductor.config.patch(force_disable_caches=True), verifying(emulation) as verification:
+        torch.compile(UPDATES[name], fullgraph=True)(torch.ones(8))
+    outcomes = [(one.property, one.verdict) for kernel in verification.verified() for one in kernel.outcomes]
+    assert outcomes
+    assert REFUTED not in dict(outcomes).values()
+    assert (("coverage", PROVED) in outcomes) or name != "all"
+
+
+def test_an_input_that_the_graph_changes_has_to_be_written():
+    def call(args):
+        (arg0,) = args
+        buf0 = empty_strided_cuda((8,), (1,), torch.float32)
+        first.run(arg0, buf0, stream=0)
+        return (buf0,)
+
+    assert flow_of(call).outcome().verdict == PROVED
+    outcome = flow_of(call, updated={0: False}).outcome()
+    assert (outcome.verdict, outcome.reason) == (REFUTED, "nothing is written to input 0, which the graph changes")
+
+
+def test_a_kernel_has_to_write_each_element_of_an_input_that_the_graph_replaces():
+    def call(args):
+        (arg0,) = args
+        changing.run(arg0, stream=0)
+        return ()
+
+    required = [flow_of(call, updated={0: whole}).required for whole in (True, False)]
+    assert [list(found.values()) for found in required] == [[["in_out_ptr"]], []]

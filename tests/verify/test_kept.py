@@ -15,12 +15,10 @@ from pytest_regional.emulation import GeneratedGraph
 from pytest_regional.harness.kernel_store.files import KernelFiles
 from pytest_regional.verify import PROVED, REFUTED, UNKNOWN, Outcome, verifier, verify_graph
 from pytest_regional.verify import kept as kept_module
-from pytest_regional.verify.coverage import covered
 from pytest_regional.verify.kept import keep, kept
-from pytest_regional.verify.memory import memory_safe
 from pytest_regional.verify.outcomes import MEMORY, RACES
+from pytest_regional.verify.properties import covered, memory_safe, race_free
 from pytest_regional.verify.question import Question
-from pytest_regional.verify.races import race_free
 from pytest_regional.verify.wrappers import graph_of
 from tests.emulation.faults import NO_STORE_MASK, replaced
 

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from pytest_regional.verify import PROVED, REFUTED, NotVerifiableError
-from pytest_regional.verify.memory import memory_safe
+from pytest_regional.verify.properties import memory_safe
 
 from .runs import Case, case, impossible, possible, question_about, touched
 

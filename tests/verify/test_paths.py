@@ -9,8 +9,7 @@ import triton.language as tl
 
 from pytest_regional.verify import PROVED, REFUTED, NotVerifiableError
 from pytest_regional.verify.builder import WRITE
-from pytest_regional.verify.memory import memory_safe
-from pytest_regional.verify.races import race_free
+from pytest_regional.verify.properties import memory_safe, race_free
 
 from .runs import Case, case, impossible, possible, question_about, touched
 

@@ -12,10 +12,8 @@ import triton.language as tl
 import z3
 
 from pytest_regional.verify import PROVED, REFUTED, UNKNOWN, NotVerifiableError, Outcome
-from pytest_regional.verify.coverage import covered
-from pytest_regional.verify.memory import memory_safe
+from pytest_regional.verify.properties import covered, memory_safe, race_free
 from pytest_regional.verify.question import Question, reachable
-from pytest_regional.verify.races import race_free
 
 from .runs import Case, case, question_about
 
