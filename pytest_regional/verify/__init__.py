@@ -10,7 +10,7 @@ What is to be proved of it becomes questions to z3. Needs ``pip install pytest-r
 * ``properties``: what is asked for each property of a kernel; ``buffers``: that between kernels.
 * ``sizes``, ``wrappers``: the code that launches kernels, run on symbolic sizes.
 * ``replay``: a refutation run by the emulator on tensors.
-* ``outcomes``: what was found out; ``kept``: for other processes; ``verifier``: all of it, graph by graph.
+* ``outcomes``: what was found out, and is kept for other processes; ``verifier``: all of it, graph by graph.
 """
 
 from __future__ import annotations

@@ -1,16 +1,32 @@
-"""What was found out about a property of a kernel."""
+"""What was found out about a property of a kernel, and kept for other processes: bytes under a key, in a given store.
+
+Kept is what another run would find out as well: all is proved, or what is not lies outside of what is modelled.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import hashlib
+import json
+import platform
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import z3
 
 from pytest_regional._errors import RegionalError
+from pytest_regional._torch.triton import code_keys
 
 PROVED, REFUTED, UNKNOWN = "proved", "refuted", "unknown"
 
 MEMORY, RACES, COVERAGE, BUFFERS, LOOPS = "memory", "races", "coverage", "buffers", "loops"
 PROPERTIES = (MEMORY, RACES, COVERAGE, BUFFERS, LOOPS)
+
+_PACKAGE = Path(__file__).parent.parent
+_CODE = ("_torch", "emulation", "verify")
+"""What of this package decides on an outcome."""
 
 
 class NotVerifiableError(RegionalError):
@@ -64,3 +80,58 @@ class Outcome:
     seconds: float = 0.0
     counterexample: Counterexample | None = None
     final: bool = True
+
+
+class Store(Protocol):
+    """Where to keep bytes; it returns what it was given, or nothing."""
+
+    def read(self, key: str) -> bytes | None:
+        """Return what is kept under ``key``."""
+
+    def keep(self, key: str, content: bytes) -> None:
+        """Keep ``content`` under ``key``, if that is possible."""
+
+
+def key_of(digest: str) -> str:
+    """Return the key of a kernel's outcomes: of what is asked, and of the code that answers."""
+    return hashlib.sha256("\0".join(["verified", digest, *_versions(), _sources()]).encode()).hexdigest()
+
+
+@functools.cache
+def _versions() -> tuple[str, ...]:
+    return (platform.python_version(), z3.get_full_version(), *code_keys())
+
+
+@functools.cache
+def _sources() -> str:
+    digest = hashlib.sha256()
+    for path in (path for name in _CODE for path in sorted((_PACKAGE / name).rglob("*.py"))):
+        digest.update(f"{path.relative_to(_PACKAGE).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def keep(store: Store, digest: str, outcomes: Sequence[Outcome], seconds: float) -> None:
+    """Keep what was found out about a kernel, and how long it took, if another run would find out the same."""
+    if all(outcome.final and outcome.verdict in (PROVED, UNKNOWN) for outcome in outcomes):
+        fields = [[one.property, one.verdict, one.reason, one.seconds] for one in outcomes]
+        store.keep(key_of(digest), json.dumps([seconds, fields]).encode())
+
+
+def kept(store: Store, digest: str) -> tuple[tuple[Outcome, ...], float] | None:
+    """Return what another process found out about a kernel, and the seconds that it took; None if nothing is kept."""
+    content = store.read(key_of(digest))
+    if content is None:
+        return None
+    try:
+        seconds, fields = json.loads(content)
+        outcomes = tuple(_outcome(*one) for one in fields)
+        return (outcomes, float(seconds)) if {MEMORY, RACES} <= {one.property for one in outcomes} else None
+    except (ValueError, TypeError):
+        return None
+
+
+def _outcome(property: Any, verdict: Any, reason: Any, seconds: Any) -> Outcome:
+    texts = isinstance(property, str) and isinstance(reason, str)
+    if not texts or verdict not in (PROVED, UNKNOWN) or not isinstance(seconds, float):
+        raise ValueError(f"no outcome: {property}, {verdict}")
+    return Outcome(property, verdict, reason, seconds)

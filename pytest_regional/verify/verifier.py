@@ -18,7 +18,6 @@ from pytest_regional.emulation.launch import GRID_LIMITS, constants_of, named_ar
 from pytest_regional.verify.buffers import BufferFlow, Effects
 from pytest_regional.verify.builder import READ, UPDATE, WRITE
 from pytest_regional.verify.handles import limits_of_type
-from pytest_regional.verify.kept import Store, keep, kept
 from pytest_regional.verify.kernels import KernelRun, Pointer, run_kernel
 from pytest_regional.verify.outcomes import (
     BUFFERS,
@@ -30,6 +29,9 @@ from pytest_regional.verify.outcomes import (
     UNKNOWN,
     NotVerifiableError,
     Outcome,
+    Store,
+    keep,
+    kept,
 )
 from pytest_regional.verify.properties import covered, filled, memory_safe, race_free
 from pytest_regional.verify.question import Question, Tensor, decided, reachable

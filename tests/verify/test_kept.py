@@ -13,10 +13,8 @@ import z3
 from pytest_regional._torch.triton import jit_key
 from pytest_regional.emulation import GeneratedGraph
 from pytest_regional.harness.kernel_store.files import KernelFiles
-from pytest_regional.verify import PROVED, REFUTED, UNKNOWN, Outcome, verifier, verify_graph
-from pytest_regional.verify import kept as kept_module
-from pytest_regional.verify.kept import keep, kept
-from pytest_regional.verify.outcomes import MEMORY, RACES
+from pytest_regional.verify import PROVED, REFUTED, UNKNOWN, Outcome, outcomes, verifier, verify_graph
+from pytest_regional.verify.outcomes import MEMORY, RACES, keep, kept
 from pytest_regional.verify.properties import covered, memory_safe, race_free
 from pytest_regional.verify.question import Question
 from pytest_regional.verify.wrappers import graph_of
@@ -123,8 +121,8 @@ def test_a_kernel_that_calls_something_else_is_another_one(again, monkeypatch, k
 def test_other_code_asks_again(again, monkeypatch, part):
     store = Shelf()
     again("even", store)
-    other = getattr(kept_module, part)()[1:]
-    monkeypatch.setattr(kept_module, part, lambda: other)
+    other = getattr(outcomes, part)()[1:]
+    monkeypatch.setattr(outcomes, part, lambda: other)
     assert again("even", store)[1] > 0
 
 
