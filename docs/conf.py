@@ -40,7 +40,7 @@ html_theme_options = {"navigation_with_keys": True}
 _TITLED = re.compile(r'^```(\w+) title="([^"]+)"$', re.MULTILINE)
 _DIRECTIVE = re.compile(r"^<!-- run.* -->\n", re.MULTILINE)
 # Files that are no page: the site does not have them, so the words of the link are left.
-_ELSEWHERE = re.compile(r"\[([^]]+)\]\((?:\.\./(?:tests|pytest_regional|suites)/|changelog\.d/|CHANGELOG)[^)]*\)")
+_ELSEWHERE = re.compile(r"\[([^]]+)\]\((?:\.\./(?:tests|pytest_regional|suites)/|CHANGELOG)[^)]*\)")
 
 
 def _translated(text: str) -> str:

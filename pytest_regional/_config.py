@@ -50,7 +50,6 @@ class Settings:
         findings: the directory of fuzz findings.
         fuzz_settings: names of the compiler settings that fuzz tests draw.
         fuzz_guidance: whether fuzz tests mutate programs that reached something new: ``"off"``, ``"on"`` or ``"kept"``.
-        examples: where property tests keep failing examples, or ``None`` for what Hypothesis is set to.
         seed: of the run.
         fuzz_seed: of fuzz tests; ``None`` where each run draws a new one.
         known_failures: the adopter's file, or ``None``.
@@ -74,7 +73,6 @@ class Settings:
     findings: Path
     fuzz_settings: tuple[str, ...]
     fuzz_guidance: str
-    examples: str | None
     seed: int
     fuzz_seed: int | None
     known_failures: Path | None
@@ -226,19 +224,6 @@ def _fuzz_guidance(value: str | None, config: pytest.Config) -> str:
     if value and value not in GUIDANCE:
         raise OptionError(f"expected one of {', '.join(GUIDANCE)}")
     return value or GUIDANCE[0]
-
-
-def _examples(value: str | None, config: pytest.Config) -> str | None:
-    if not value:
-        return None
-    from pytest_regional._hypothesis import check_place, database_at
-    from pytest_regional._secrets import SecretUrl
-
-    # Tracebacks and dataclasses show it: by its representation, which is masked.
-    place = SecretUrl(value) if "://" in value else value
-    database_at(place, config.rootpath)
-    check_place(place)
-    return place
 
 
 def _seed(value: str | None, config: pytest.Config) -> int:
@@ -503,14 +488,6 @@ OPTIONS = (
         on_command_line=False,
         echo=True,
         checked_when_off=True,
-    ),
-    Option(
-        "examples",
-        "regional_examples",
-        "Where Hypothesis keeps failing examples of marked property tests, for all processes and machines: a directory "
-        "or a Redis server (redis://host:6379/0). Default: the database that Hypothesis is set to.",
-        _examples,
-        on_command_line=False,
     ),
 )
 

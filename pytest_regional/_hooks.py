@@ -262,7 +262,7 @@ class RunHooks:
         with (
             _located_skips(),
             skipping_unsupported(regional, _skip),
-            _hypothesis.adapted(item, regional, self._session.settings.examples, limits_of(item).time),
+            _hypothesis.adapted(item, regional, limits_of(item).time),
             blamed(item, regional, check_end) if follow_up else contextlib.nullcontext(),
         ):
             result = yield

@@ -1,9 +1,9 @@
-"""Ratios of measured times, with intervals that assume no distribution, and noise. Imports nothing of the package."""
+"""Ratios of measured times, with intervals that assume no distribution, and noise."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
@@ -85,37 +85,6 @@ def _arrangements(one: int, other: int) -> list[int]:
         for at in range(step, size):
             counts[at] += counts[at - step]
     return counts
-
-
-def spread_of(ratios: Iterable[float]) -> float:
-    """Return how far positive ratios are from their median, in logarithms: 0.05 is about 5 %; as :func:`noise_of`."""
-    logs = [math.log(one) for one in ratios]
-    middle = median(logs)
-    return _MAD_TO_DEVIATION * median(abs(one - middle) for one in logs)
-
-
-def median_interval(ratios: Sequence[float], error: float = 0.005) -> Ratio:
-    """Return the median of ratios, with the interval of the sign test, which assumes no distribution.
-
-    Args:
-        ratios: positive numbers.
-        error: probability with which the median of all that could be drawn is below ``low``, and the same above
-            ``high``. Without enough ratios for it, the interval is that from 0 to infinity.
-    """
-    count, ordered = len(ratios), sorted(ratios)
-    outside = _outside(count, error)
-    if outside == 0:
-        return Ratio(median(ordered), 0.0, math.inf)
-    return Ratio(median(ordered), ordered[outside - 1], ordered[-outside])
-
-
-@cache
-def _outside(count: int, error: float) -> int:
-    """Return how many of the extreme ratios on one side lie outside of the interval of the sign test."""
-    if count > _EXACT:
-        return _below(count / 2, math.sqrt(count) / 2, error)
-    orders = accumulate(math.comb(count, number) for number in range(count + 1))
-    return next(number for number, below in enumerate(orders) if below > error * 2**count)
 
 
 def _below(mean: float, deviation: float, error: float) -> int:

@@ -59,7 +59,6 @@ __all__ = [
     "no_compile",
     "pass_form",
     "pre_grad_pass",
-    "record_values",
     "regional",
     "replacing",
     "require_device",
@@ -192,11 +191,6 @@ def blame(fn: Any, *inputs: Any, **options: Any) -> Culprit:
 def first_divergence(fn: Any, *inputs: Any, **options: Any) -> Divergence:
     """As :meth:`Regional.first_divergence` of :func:`current`."""
     return current().first_divergence(fn, *inputs, **options)
-
-
-def record_values(path: Path | str, fn: Any, *inputs: Any, **options: Any) -> None:
-    """As :meth:`Regional.record_values` of :func:`current`."""
-    current().record_values(path, fn, *inputs, **options)
 
 
 def require_device(*requirements: str) -> None:

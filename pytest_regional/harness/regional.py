@@ -389,7 +389,7 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         self,
         fn: Any,
         *inputs: Any,
-        against: str | BackendSpec | Path | torch.fx.GraphModule | None = None,
+        against: str | BackendSpec | torch.fx.GraphModule | None = None,
         backward: Any = None,
         level: str = "close",
         rtol: float | None = None,
@@ -404,10 +404,9 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         Args:
             fn: a function or module of which Dynamo makes one graph.
             inputs: its arguments.
-            against: what is compared with instead of eager: the name or specification of another backend; the path of
-                a file that :meth:`record_values` wrote, in another process for example; or a graph, of which ``fn`` is
-                another version, such as what a pass made of it. Two graphs run uncompiled, and values of one name are
-                compared.
+            against: what is compared with instead of eager: the name or specification of another backend; or a graph,
+                of which ``fn`` is another version, such as the result of a pass. Two graphs run uncompiled, and values
+                of one name are compared.
             backward: as :meth:`assert_parity`; ``False`` compares no gradients.
             level: as :meth:`assert_parity`.
             rtol: as :meth:`assert_parity`.
@@ -418,7 +417,6 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         Raises:
             NoGraphError: Dynamo makes none or several graphs of the program.
             BadProgramError: the program fails in eager, or with what it is compared with.
-            OtherValuesError: the file is of another program or of other inputs, or is no such file.
             UnknownBackendError: there is no backend of that name.
             TypeError: a keyword that ``first_divergence`` does not have, or a graph to compare what is no graph with.
         """
@@ -435,47 +433,12 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
                     "compare a compiled program with eager, leave against= out"
                 )
             return first_divergence_of_graphs(check, against)
-        if not isinstance(against, str | BackendSpec | Path | None):
+        if not isinstance(against, str | BackendSpec | None):
             raise TypeError(
-                f"against= is of type {type(against).__name__}: give the name of a backend, a BackendSpec, a "
-                f"torch.fx.GraphModule, or the pathlib.Path of a file that record_values wrote"
+                f"against= is of type {type(against).__name__}: give the name of a backend, a BackendSpec, or "
+                f"a torch.fx.GraphModule"
             )
         return first_divergence(check, against)
-
-    def record_values(
-        self,
-        path: Path | str,
-        fn: Any,
-        *inputs: Any,
-        backward: Any = None,
-        kwargs: Mapping[str, Any] | None = None,
-        **unknown: Any,
-    ) -> None:
-        """Write each intermediate value of the compiled program, and each gradient, for another process to compare.
-
-        That one calls :meth:`first_divergence` with ``against=path``, the same program and the same inputs. The file
-        holds tensors and text, and is read without running code.
-
-        Args:
-            path: the file that is written.
-            fn: a function or module of which Dynamo makes one graph.
-            inputs: its arguments.
-            backward: as :meth:`assert_parity`; ``False`` records no gradients.
-            kwargs: the program's keyword arguments, by name.
-            unknown: refused; the message says how to pass keyword arguments of the program.
-
-        Raises:
-            NoGraphError: Dynamo makes none or several graphs of the program.
-            BadProgramError: the program fails in eager.
-            TypeError: a keyword that ``record_values`` does not have.
-        """
-        from pytest_regional.harness.blame.divergence import record_values
-        from pytest_regional.harness.parity.check import ParityCheck
-
-        refuse_keywords(Regional.record_values, unknown)
-        refuse_no_program("record_values", fn)
-        check = ParityCheck(self, fn, inputs, backward, "close", None, None, kwargs=dict(kwargs or {}))
-        record_values(check, Path(path))
 
     def assert_training_parity(self, model: Any, batches: Sequence[Any], **options: Any) -> TrainingReport:
         """Assert that a compiled module trains as eager does, step by step; see ``docs/training-parity.md``.

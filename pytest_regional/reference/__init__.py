@@ -25,7 +25,7 @@ from pytest_regional.reference.caching.container import ArtifactError, CacheWarn
 from pytest_regional.reference.compile_regions import RegionCompileError, RegionFallbackWarning
 from pytest_regional.reference.dynamo_backend import cache_key, regional
 from pytest_regional.reference.explanation import Explanation, explain, explain_program
-from pytest_regional.reference.full_inductor import FullInductor, NumericsWarning, compare_rooflines, full_inductor
+from pytest_regional.reference.full_inductor import FullInductor, NumericsWarning, full_inductor
 from pytest_regional.reference.options import BackendOptionError
 from pytest_regional.reference.ordering import (
     AddedOrder,
@@ -68,7 +68,6 @@ __all__ = [
     "add_control_deps",
     "annotate_ops",
     "cache_key",
-    "compare_rooflines",
     "compile_program",
     "compile_region",
     "explain",

@@ -8,14 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_regional._errors import RegionalError
-from pytest_regional.report import code_quality, history, sarif, step_summary
+from pytest_regional.report import code_quality, sarif, step_summary
 from pytest_regional.report.document import RunReport
 
 #: Where GitLab's documentation, and its template, look for code quality.
 GITLAB_FILE = "gl-code-quality-report.json"
-
-#: How the name of a file ends to which each run appends its compile times.
-HISTORY = ".jsonl"
 
 #: What switches off the outputs that a CI service switches on.
 NONE = "none"
@@ -50,7 +47,7 @@ class Outputs:
     @property
     def holds_times(self) -> bool:
         """Whether a file holds how long each phase of a test's compiles takes."""
-        return any(ending_of(path) in (".json", HISTORY) for path in self.files)
+        return any(ending_of(path) == ".json" for path in self.files)
 
 
 def _write_html(report: RunReport, path: Path) -> None:
@@ -61,7 +58,6 @@ def _write_html(report: RunReport, path: Path) -> None:
 
 _WRITERS: dict[str, Callable[[RunReport, Path], None]] = {
     ".json": RunReport.write,
-    HISTORY: history.append,
     ".html": _write_html,
     ".md": step_summary.write,
     ".sarif": sarif.write,

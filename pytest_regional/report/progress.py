@@ -32,7 +32,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 
 from pytest_regional.report.document import RunReport
-from pytest_regional.report.outputs import HISTORY, ending_of
+from pytest_regional.report.outputs import ending_of
 
 #: Seconds between two lines on the terminal: often enough to be believed, rare enough for the log of a night.
 EVERY = 30.0
@@ -291,11 +291,11 @@ class UnfinishedReports:
     """The files of a run that goes on.
 
     Args:
-        paths: where the run's reports will be written. A history holds other runs, and is left alone.
+        paths: where the run's reports will be written.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        self._paths = [path for path in paths if ending_of(path) != HISTORY]
+        self._paths = list(paths)
         self._began = _now()
         self._running: dict[str, None] = {}
 

@@ -296,22 +296,3 @@ _RUN = _record(
     merged_from=_count,
     goldens=_list(_GOLDEN),
 )
-_LINE = _record(
-    version=_count,
-    created=_text,
-    versions=_table(_text),
-    machine=_table(_scalar),
-    tests=_list(_record(test=_text, backend=_text, device=_text, compile_times=_COMPILE_TIMES)),
-)
-
-
-def check_line(data: Mapping[str, Any], where: str) -> None:
-    """Check a line of a history of compile times.
-
-    Raises:
-        ReportError: with the first flaw and its place.
-    """
-    try:
-        _LINE(data, "")
-    except _Flaw as flaw:
-        raise ReportError(f"{where} is no run of a history: {flaw}") from flaw

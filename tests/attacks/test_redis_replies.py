@@ -16,9 +16,7 @@ from typing import Any, TypeVar
 import pytest
 import torch
 
-from pytest_regional import _shared_examples, region
-from pytest_regional._hypothesis import ExamplesError, check_place
-from pytest_regional._shared_examples import SharedExamples
+from pytest_regional import region
 from pytest_regional.harness.isolation.leaks import leaked_threads, threads
 from pytest_regional.reference.caching import container, remote
 from pytest_regional.reference.caching.container import CacheWarning
@@ -133,7 +131,6 @@ def as_new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     monkeypatch.setenv(remote.SECRET, "a secret")
     monkeypatch.setattr(remote, "TIMEOUT_SECONDS", DEADLINE)
-    monkeypatch.setattr(_shared_examples, "TIMEOUT_SECONDS", DEADLINE)
     monkeypatch.setattr(container, "this_machine", lambda: MACHINE)
     container.reset_warnings()
     remote.reset_failures()
@@ -377,27 +374,3 @@ def test_a_program_is_compiled_all_the_same(name: str, monkeypatch: pytest.Monke
         harness.restart()
         with harness.expect(region_compiles=0, cache_hits=1):
             assert torch.equal(harness.compile(program)(x), program(x))
-
-
-@pytest.mark.parametrize("reply", ALL.values(), ids=ALL)
-def test_examples_of_property_tests(reply: Reply) -> None:
-    replies = dict.fromkeys((b"MULTI", b"SMEMBERS", b"SADD", b"SREM", b"EXPIRE", b"PUBLISH", b"EXEC"), reply)
-    before = threads()
-    with EvilRedis(replies) as server, warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        database = SharedExamples(f"redis://me:swordfish@127.0.0.1:{server.port}")
-        assert all(isinstance(one, bytes) for one in _timed(lambda: list(database.fetch(b"key"))))
-        _timed(lambda: database.save(b"key", b"value"))
-        _timed(lambda: database.move(b"key", b"other", b"value"))
-        _timed(lambda: database.delete(b"key", b"value"))
-        database.close()
-        assert server.clients_gone(2)
-    assert len(said) <= 1
-    assert all("swordfish" not in str(one.message) for one in said)
-    assert _left(before) == ()
-
-
-@pytest.mark.parametrize("reply", UNASKED.values(), ids=UNASKED)
-def test_examples_are_refused_where_the_server_is_none(reply: Reply, monkeypatch: pytest.MonkeyPatch) -> None:
-    with EvilRedis({b"PING": reply}) as server, contextlib.suppress(ExamplesError):
-        _timed(lambda: check_place(f"redis://127.0.0.1:{server.port}"))

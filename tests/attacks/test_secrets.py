@@ -253,7 +253,7 @@ def test_a_run_tells_no_secret(tmp_path, redis_port):
     (tmp_path / "test_it.py").write_text(textwrap.dedent(SOURCE))
     url = f"redis://attacked:hunter2Swordfish@localhost:{redis_port}/3"
     options = ["-n1", "-vv", "--showlocals", "-rA", "--tb=long", "-p", "no:randomly", "--junitxml=report.xml"]
-    options += ["--regional-backend=aot_eager", f"-oregional_examples={url}", "--regional-report=page.html,page.json"]
+    options += ["--regional-backend=aot_eager", "--regional-report=page.html,page.json"]
     variables = {**os.environ, "TORCHINDUCTOR_REDIS_URL": url, remote.SECRET: "hunter2Swordfish"}
     run = run_module("pytest", options, tmp_path, variables, timeout=300)
 

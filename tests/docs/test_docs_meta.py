@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fenced
 import pytest
-import test_changelog
 import test_tables
 from docs_runner import Batch, check_command, check_console
 from fenced import DocsError, blocks_of, table
@@ -139,14 +138,3 @@ def test_a_table_that_lost_a_row(tmp_path, monkeypatch, page, row, check):
     monkeypatch.setattr(fenced, "ROOT", tmp_path)
     with pytest.raises(AssertionError):
         check()
-
-
-def test_a_changelog_without_the_fragment(tmp_path, monkeypatch):
-    (tmp_path / "CHANGELOG.md").write_text("## [Unreleased] (0)\n\n- Something else.\n\n## 0.0\n\n- New.\n")
-    fragment = tmp_path / "1.feature.md"
-    fragment.write_text("New.")
-    monkeypatch.setattr(test_changelog, "ROOT", tmp_path)
-    with pytest.raises(AssertionError):
-        test_changelog.test_a_fragment_stands_in_the_changelog(fragment)
-    with pytest.raises(AssertionError):
-        test_changelog.test_every_entry_has_a_fragment()

@@ -1,11 +1,8 @@
-"""Compile times in reports and histories: measured where asked for, also by workers, and then compared."""
+"""Compile times in reports: measured where asked for, also by workers."""
 
 from __future__ import annotations
 
 import json
-
-from pytest_regional.command_line import main
-from pytest_regional.report import history
 
 SOURCE = """
     import time
@@ -55,24 +52,11 @@ def test_a_report_holds_phases_of_each_test(downstream, pytester):
     assert json.loads((pytester.path / "all.json").read_text())["machine"].keys() >= {"model", "cores"}
 
 
-NAMES = ("--regional-backend=reference", "--regional-device=cpu", "--regional-report=times.jsonl")
-
-
-def test_runs_append_to_a_history_that_compare_reads(downstream, pytester, capsys):
-    path = pytester.path / "times.jsonl"
-    downstream(source(8), *NAMES, "-k", "product").assert_outcomes(passed=8)
-    assert len(history.read(path)) == 1
-    downstream(source(8, "Slow()"), *NAMES, "-k", "product").assert_outcomes(passed=8)
-    assert [len(run.tests) for run in history.read(path)] == [8, 8]
-    # The first test of a process is the one that takes 1.2 times as long: it also fills PyTorch's tables of patterns.
-    assert main(["compare", str(path), "--fail-slower=passes:5%"]) == 1
-    assert "slower than --fail-slower=passes:5% allows:" in capsys.readouterr().out
-
-
-def test_workers_leave_one_line_together(downstream, pytester):
-    downstream(source(2), *NAMES, "-n2", "-k", "product").assert_outcomes(passed=2)
-    (run,) = history.read(pytester.path / "times.jsonl")
-    assert len(run.tests) == 2
+def test_workers_measure_too(downstream, pytester):
+    options = ("--regional-backend=reference", "--regional-device=cpu", "--regional-report=all.json", "-n2")
+    downstream(source(2), *options, "-k", "product").assert_outcomes(passed=2)
+    tests = json.loads((pytester.path / "all.json").read_text())["tests"]
+    assert all(one["compile_times"]["phases"] for one in tests)
 
 
 def test_nothing_is_measured_where_no_report_holds_it(downstream):

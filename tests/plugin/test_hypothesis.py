@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 SOURCE = """
     from hypothesis import given, settings, strategies as st
 
@@ -40,49 +38,6 @@ def test_a_vacuous_property_fails(downstream):
 
 def test_without_the_option_it_is_skipped(downstream):
     downstream(SOURCE).assert_outcomes(skipped=2)
-
-
-FAILS = """
-    from hypothesis import given, settings, strategies as st
-
-    @settings(max_examples=20)
-    @given(n=st.integers(0, 10_000))
-    @pytest.mark.regional_compile(expects_regions=False)
-    def test_small(regional, n):
-        print("asked", n)
-        assert n < 900
-"""
-
-
-def asked(result):
-    return [int(line.split()[-1]) for line in result.outlines if line.startswith("asked ")]
-
-
-def test_failing_examples_are_kept_in_one_folder(downstream, pytester):
-    arguments = ("--regional-backend=aot_eager", "-oregional_examples=kept", "-s")
-    downstream(FAILS, *arguments).assert_outcomes(failed=1)
-    assert list(pytester.path.glob("kept/*/*"))
-
-    again = downstream(FAILS.replace("max_examples=20", "max_examples=1"), *arguments)
-
-    again.assert_outcomes(failed=1)
-    assert asked(again)[0] == 900
-
-
-def test_failing_examples_are_kept_on_a_redis_server(downstream, redis_port):
-    arguments = ("--regional-backend=aot_eager", f"-oregional_examples=redis://localhost:{redis_port}/1", "-s")
-    downstream(FAILS, *arguments).assert_outcomes(failed=1)
-
-    again = downstream(FAILS.replace("max_examples=20", "max_examples=1"), *arguments)
-
-    assert asked(again)[0] == 900
-
-
-def test_no_server_is_a_usage_error(downstream):
-    result = downstream(SOURCE, "--regional-backend=aot_eager", "-oregional_examples=redis://localhost:1/0")
-
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*regional_examples: redis://localhost:1/0: no Redis server answers there: *"])
 
 
 #: As docs/writing-tests.md and docs/continuous-integration.md have it.

@@ -164,8 +164,7 @@ def test_edges_do_not_cross_where_they_need_not():
     assert (places[0][0] < places[1][0]) == (places[3][0] < places[2][0])
 
 
-#: A history gets a line for each test that compiled: tests/report/test_history.py.
-@pytest.mark.parametrize("ending", sorted({*ENDINGS} - {".jsonl"}))
+@pytest.mark.parametrize("ending", sorted(ENDINGS))
 def test_each_ending_is_written(tmp_path, ending):
     path = tmp_path / "new" / f"report{ending}"
     write_report(sample(), path)
@@ -176,7 +175,7 @@ def test_each_ending_is_written(tmp_path, ending):
 def test_another_suffix_is_reported():
     from pathlib import Path
 
-    assert wrong_name(Path("a.txt")).startswith("expected a name that ends in .json, .jsonl, .html, .md")
+    assert wrong_name(Path("a.txt")).startswith("expected a name that ends in .json, .html, .md")
 
 
 def drawn_graphs(nodes):

@@ -7,14 +7,13 @@ whose gradient is that of the value.
 An output keeps its value from being fused away. Where the program is right with all of them, each value is asked for
 alone, and the first wrong one is bounded from below by what could be seen.
 
-The yardstick is eager, another backend, another version of the graph, or values that another process recorded.
+The yardstick is eager, another backend, or another version of the graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -26,12 +25,9 @@ from pytest_regional._torch.vetoes import line_of
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness.blame.experiments import Change
-from pytest_regional.harness.blame.recorded_values import RecordedValue, RecordedValues, digests_of
 from pytest_regional.harness.observe.annotated import region_of
-from pytest_regional.harness.parity.captured import Captured
 from pytest_regional.harness.parity.check import ParityCheck
 from pytest_regional.harness.parity.compare import check_program
-from pytest_regional.harness.parity.execution import Execution
 from pytest_regional.harness.parity.inputs import copy_inputs
 from pytest_regional.harness.parity.report import Mismatch, ParityReport
 
@@ -57,7 +53,7 @@ class Divergence:
         detail: how, and by how much.
         before: the last value (or gradient) before it that was seen, and is right.
         hidden: values in between that could not be seen: with them as an output the program is right.
-        against: what it differs from: "eager", "backend 'torch'", "the other graph", "the recorded values".
+        against: what it differs from: "eager", "backend 'torch'", "the other graph".
         new: of two versions of a graph, values in between that only this one has.
     """
 
@@ -88,17 +84,16 @@ class Divergence:
         return f"{region}{self.operator}{place}: {what} differs first{than}{after}{unseen}"
 
 
-def first_divergence(check: ParityCheck, against: str | BackendSpec | Path | None = None) -> Divergence:
+def first_divergence(check: ParityCheck, against: str | BackendSpec | None = None) -> Divergence:
     """Return the first value of a program that differs, compiled by the backend under test.
 
     Args:
         check: how it is compared: the program, its inputs, backward and level.
-        against: from what: eager by default, else a backend, or the file of :func:`record_values`.
+        against: from what: eager by default, else a backend.
 
     Raises:
         NoGraphError: Dynamo makes none or several graphs of the program.
         BadProgramError: the program fails in eager.
-        OtherValuesError: the file is of another program, or of other inputs, or no such file.
     """
     regional = check.regional
     with regional._observer.paused():
@@ -106,10 +101,6 @@ def first_divergence(check: ParityCheck, against: str | BackendSpec | Path | Non
         graph, inputs = captured_graph(check)
         if against is None:
             yardstick = _Yardstick()
-        elif isinstance(against, Path):
-            recorded = RecordedValues.read(against)
-            recorded.require_same(_listed(graph), digests_of(inputs, graph))
-            yardstick = _Yardstick("the recorded values", recorded=recorded)
         else:
             spec = against if isinstance(against, BackendSpec) else registry.resolve(against)
             yardstick = _Yardstick(f"backend {spec.name!r}", backend=spec)
@@ -131,29 +122,13 @@ def first_divergence_of_graphs(check: ParityCheck, before: torch.fx.GraphModule)
         ).first_of_both()
 
 
-def record_values(check: ParityCheck, path: Path) -> None:
-    """Write each intermediate value of a program, compiled by the backend under test, and each gradient, to a file.
-
-    Raises:
-        NoGraphError: Dynamo makes none or several graphs of the program.
-        BadProgramError: the program fails in eager.
-    """
-    with check.regional._observer.paused():
-        check_program(check._execute(check.fn, check.inputs, check.kwargs))
-        graph, inputs = captured_graph(check)
-        values = _Values(check, graph, inputs, _Yardstick())
-        found = [values.computed(_with_values), {} if check.backward is False else values.computed(_with_zeros)]
-    RecordedValues(_listed(graph), digests_of(inputs, graph), *found).write(path)
-
-
 @dataclass(frozen=True)
 class _Yardstick:
-    """What values are compared with: eager, another version of the graph, another backend, or recorded values."""
+    """What values are compared with: eager, another version of the graph, or another backend."""
 
     words: str = "eager"
     before: torch.fx.GraphModule | None = None
     backend: BackendSpec | None = None
-    recorded: RecordedValues | None = None
 
 
 def _examples(gm: torch.fx.GraphModule, check: ParityCheck) -> dict[str, torch.Tensor]:
@@ -167,10 +142,6 @@ def _examples(gm: torch.fx.GraphModule, check: ParityCheck) -> dict[str, torch.T
     check_program(check._execute(gm, check.inputs, {}))
     run_checked(gm, copy_inputs(check.inputs).arguments, note)
     return found
-
-
-def _listed(gm: torch.fx.GraphModule) -> tuple[RecordedValue, ...]:
-    return tuple(RecordedValue(node.name, _operator(node)) for node in _shown(gm))
 
 
 def captured_graph(check: ParityCheck) -> tuple[torch.fx.GraphModule, list[Any]]:
@@ -306,18 +277,6 @@ class _Values:
         # Where the program is wrong and no value is, only what is returned differs: strides, or an alias.
         return self._one_by_one(shows, names, backward) if report.ok else self._none()
 
-    def computed(self, shows: Shows) -> dict[str, torch.Tensor]:
-        """Return all values, or their gradients, as the backend computes them."""
-        names = self._names(shows)
-        if not names:
-            return {}
-        graph, places = self._shown(shows, names)
-        graph.regional.restart()
-        ran = graph._execute(graph._compile(), graph.inputs, {})
-        check_program(ran)
-        found = {**dict(ran.outputs), **ran.grads}
-        return {name: found[place].value for name, place in places.items() if isinstance(found.get(place), Captured)}
-
     def _names(self, shows: Shows) -> list[str]:
         """Return what is compared, in the order in which it is computed."""
         names = list(self._nodes)
@@ -356,7 +315,7 @@ class _Values:
     def _wrong(self, shows: Shows, names: Sequence[str]) -> tuple[dict[str, Mismatch], ParityReport]:
         """Return what is wrong of some values, and the report."""
         graph, places = self._shown(shows, names)
-        report = graph.compared_once(places, backward=shows is _with_zeros)
+        report = graph.compared_once()
         found = {one.where: one for one in report.mismatches if one.kind in _OF_VALUES}
         return {name: found[place] for name, place in places.items() if place in found}, report
 
@@ -409,38 +368,21 @@ class _GraphParity(ParityCheck):
 
         return call
 
-    def compared_once(self, places: Mapping[str, str], *, backward: bool) -> ParityReport:
-        """Return the report of one call; ``places`` are those of the values that it shows."""
+    def compared_once(self) -> ParityReport:
+        """Return the report of one call."""
         self.regional.restart()
         case = self._case(self.inputs, {}, "")
-        backend, recorded = self._yardstick.backend, self._yardstick.recorded
+        backend = self._yardstick.backend
         if backend is not None:
             with self.regional._changed(Change("the other backend", instead=backend)):
                 other = self._call(self._compile(), case)
             check_program(other)
             case = replace(case, eager=other)
             self.regional.restart()
-        if recorded is not None:
-            values = recorded.gradients if backward else recorded.values
-            case = replace(case, eager=_with_recorded(case.eager, values, places))
         if self._yardstick.before is None:
             return self._judge(case, self._call(self._compile(), case))
         version = _GraphParity(self, self._gm, self.inputs, _Yardstick())
         return self._judge(case, version._call(version.fn, case))
-
-
-def _with_recorded(eager: Execution, values: Mapping[str, torch.Tensor], places: Mapping[str, str]) -> Execution:
-    """Return what eager computed, with recorded values in place of its own."""
-    known = {places[name]: value for name, value in values.items() if name in places}
-
-    def exchanged(place: str, leaf: Any) -> Any:
-        return replace(leaf, value=known[place].to(leaf.device)) if place in known and leaf is not None else leaf
-
-    return replace(
-        eager,
-        outputs=tuple((place, exchanged(place, leaf)) for place, leaf in eager.outputs),
-        grads={place: exchanged(place, leaf) for place, leaf in eager.grads.items()},
-    )
 
 
 _COMPUTED = ("call_function", "call_method", "call_module")

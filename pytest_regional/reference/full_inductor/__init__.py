@@ -2,8 +2,7 @@
 
 Read in this order: ``decompose`` (Inductor's decompositions, applied here and not at capture), ``collectives``
 (Inductor's form of collectives), ``compiling`` (the pass, state shared by forward and backward, errors with their
-node), ``outputs`` (functional form, aliasing of outputs, buffer donation), ``rooflines`` (benchmarks against other
-pipelines).
+node), ``outputs`` (functional form, aliasing of outputs, buffer donation).
 """
 
 from pytest_regional.reference.full_inductor.collectives import use_functional_collectives
@@ -22,7 +21,6 @@ from pytest_regional.reference.full_inductor.errors import (
     NumericsWarning,
 )
 from pytest_regional.reference.full_inductor.outputs import check_functional
-from pytest_regional.reference.full_inductor.rooflines import Roofline, Rooflines, compare_rooflines
 
 __all__ = [
     "CollectiveFormError",
@@ -32,10 +30,7 @@ __all__ = [
     "MissingValueError",
     "NotFunctionalError",
     "NumericsWarning",
-    "Roofline",
-    "Rooflines",
     "check_functional",
-    "compare_rooflines",
     "decompose",
     "full_inductor",
     "kind_of",

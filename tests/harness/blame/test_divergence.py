@@ -8,7 +8,6 @@ import torch
 from pytest_regional import BackendSpec, BadProgramError, region
 from pytest_regional.backends.registry import UnknownBackendError
 from pytest_regional.harness.blame.divergence import Divergence, NoGraphError
-from pytest_regional.harness.blame.recorded_values import OtherValuesError, RecordedValues
 from pytest_regional.testing import regional
 
 
@@ -260,74 +259,3 @@ def test_a_graph_and_a_program():
         diverging(two_products, (2, 2), (2, 2), against=before)
     with pytest.raises(TypeError, match="of type int: give the name of a backend"):
         diverging(two_products, (2, 2), (2, 2), against=3)
-
-
-def record(path, backend="reference", grad=False, program=two_products, seed=1, backward=None):
-    with regional(backend, "cpu", expects_regions=False, seed=seed) as r:
-        inputs = [r.randn(8, 8, requires_grad=grad) for _ in range(2)]
-        r.record_values(path, program, *inputs, backward=backward)
-
-
-def against(path, backend="reference", grad=False, program=two_products, seed=1, **options):
-    with regional(backend, "cpu", expects_regions=False, seed=seed) as r:
-        inputs = [r.randn(8, 8, requires_grad=grad) for _ in range(2)]
-        return r.first_divergence(program, *inputs, against=path, **options)
-
-
-def test_recorded_values(tmp_path, request):
-    """Recorded before the fault: what runs now differs from it. Recorded with it: nothing does."""
-    record(tmp_path / "right.pt", grad=True)
-    request.getfixturevalue("wrong_sine")
-    found = against(tmp_path / "right.pt", grad=True)
-    assert (found.operator, found.before, found.against) == ("sin", "matmul", "the recorded values")
-    record(tmp_path / "new" / "wrong.pt", grad=True)
-    assert against(tmp_path / "new" / "wrong.pt", grad=True) == Divergence(against="the recorded values")
-
-
-def test_recorded_gradients(tmp_path, request):
-    def program(x, y):
-        with region("only"):
-            return (x * 2).cos().exp() + y
-
-    record(tmp_path / "right.pt", grad=True, program=program)
-    request.getfixturevalue("wrong_sine")
-    found = against(tmp_path / "right.pt", grad=True, program=program)
-    assert (found.operator, found.stage) == ("mul", "backward")
-
-
-def test_recorded_in_another_process(tmp_path):
-    path = tmp_path / "values.pt"
-    with regional("reference", "cpu", expects_regions=False) as r:
-        r.in_new_process(record, path)
-    assert against(path) == Divergence(against="the recorded values")
-
-
-def test_values_of_something_else(tmp_path):
-    path = tmp_path / "values.pt"
-    record(path)
-    with pytest.raises(OtherValuesError, match=r"of another program: sin \(sin\) there, cos \(cos\) here"):
-        against(path, program=lambda x, w: ((x @ w).cos() * 2).tanh())
-    with pytest.raises(OtherValuesError, match="of another program: 4 values there, 1 here"):
-        against(path, program=lambda x, w: x @ w)
-    with pytest.raises(OtherValuesError, match="of other inputs or parameters: input 0, input 1"):
-        against(path, seed=2)
-    with pytest.raises(OtherValuesError, match="is no file of recorded values: FileNotFoundError"):
-        against(tmp_path / "none.pt")
-    whole = path.read_bytes()
-    for damaged in (b"", b"no values", whole[: len(whole) // 2]):
-        path.write_bytes(damaged)
-        with pytest.raises(OtherValuesError, match="is no file of recorded values"):
-            RecordedValues.read(path)
-    for other in ([1, 2], {"format": 1}, {"format": 1, "program": 3}):
-        torch.save(other, path)
-        with pytest.raises(OtherValuesError, match="is no file of recorded values"):
-            RecordedValues.read(path)
-
-
-def test_values_of_another_format(tmp_path):
-    path = tmp_path / "values.pt"
-    record(path)
-    data = torch.load(path, weights_only=True)
-    torch.save({**data, "format": 2}, path)
-    with pytest.raises(OtherValuesError, match="format 2, where this version reads 1"):
-        against(path)
