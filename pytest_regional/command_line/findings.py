@@ -54,6 +54,12 @@ def add_command(commands: Any) -> None:
         "Nothing that it holds is imported. Exit status 2: a file cannot be read; the others are listed.",
     )
     add_paths(parser)
+    parser.add_argument(
+        "--merge",
+        metavar="INTO",
+        type=Path,
+        help="copy the findings and crashes of all these directories into INTO, which keeps the smallest of each name",
+    )
     parser.set_defaults(run=run)
 
 
@@ -65,6 +71,8 @@ def run(asked: argparse.Namespace) -> int:
     """
     from pytest_regional.fuzz.findings.folder import FindingError, FindingsFolder
 
+    if asked.merge is not None:
+        return _merge(asked.paths, asked.merge)
     listed = unreadable = 0
     for path in checked(asked.paths):
         for file in FindingsFolder(path).paths() if path.is_dir() else [path]:
@@ -78,6 +86,29 @@ def run(asked: argparse.Namespace) -> int:
             _print(file.stem, finding, in_full=not path.is_dir())
     failed = f", {plural(unreadable, 'file')} that cannot be read" if unreadable else ""
     print(f"{plural(listed, 'finding')}{failed}")
+    return 2 if unreadable else 0
+
+
+def _merge(folders: Sequence[Path], into: Path) -> int:
+    """Merge folders of findings; return the exit status.
+
+    Raises:
+        UsageError: a path is no directory, or nothing can be written.
+    """
+    from pytest_regional.fuzz.findings.folder import FindingError, merge
+
+    unreadable: list[FindingError] = []
+    new = 0
+    for folder in folders:
+        if not folder.is_dir():
+            raise UsageError(f"{folder} is no directory: --merge copies directories of findings.")
+        try:
+            new += len(merge(folder, into, unreadable.append))
+        except OSError as error:
+            raise UsageError(f"--merge={into}: it cannot be written: {error.strerror}.") from error
+    for one in unreadable:
+        print(printable(str(one)), file=sys.stderr)
+    print(f"{plural(new, 'new finding')} in {into}")
     return 2 if unreadable else 0
 
 

@@ -67,7 +67,6 @@ class CampaignResult:
             examples, and no finding.
         unclaimed: by capability, how many were not checked because they need what the backend disclaims.
         unconfirmed: by oracle and origin, how many violations Dynamo's path does not show. They are no findings.
-        left_to_others: how many failures another campaign has claimed, and reduces.
     """
 
     seed: int
@@ -84,7 +83,6 @@ class CampaignResult:
     refused: Counter[str] = field(default_factory=Counter)
     unclaimed: Counter[str] = field(default_factory=Counter)
     unconfirmed: Counter[str] = field(default_factory=Counter)
-    left_to_others: int = 0
 
     @property
     def bad(self) -> int:
@@ -148,11 +146,6 @@ class Subject(Protocol[T]):
         """Return the finding that ``violation`` is."""
 
 
-def everything_is_claimed(violation: OracleViolationError, example: object) -> bool:
-    """Claim every failure: no other campaign reduces it, or it may do so as well."""
-    return True
-
-
 @dataclass
 class Campaign(Generic[T]):
     """One campaign against one backend in one mode.
@@ -168,7 +161,6 @@ class Campaign(Generic[T]):
         parts: how many campaigns share the examples of the seed.
         progress: called after each example with the result so far.
         stopped: called before each example: whether to end here. A ``KeyboardInterrupt`` ends the campaign as well.
-        claim: called with a failure that is to be reduced, and its example; whether it is this campaign's.
         result: what came of it so far.
     """
 
@@ -181,7 +173,6 @@ class Campaign(Generic[T]):
     parts: int = 1
     progress: Callable[[CampaignResult, Clock], Any] | None = None
     stopped: Callable[[], bool] = bool
-    claim: Callable[[OracleViolationError, T], bool] = everything_is_claimed
     result: CampaignResult = field(init=False)
 
     def __post_init__(self) -> None:
@@ -195,20 +186,14 @@ class Campaign(Generic[T]):
         return self.check(itertools.islice(self.subject.draw(self.seed), self.part, None, self.parts))
 
     def check(self, examples: Iterator[T]) -> CampaignResult:
-        """Check examples until they end, the budget is spent, or somebody interrupts; the result is of all calls."""
+        """Check examples until they end, the budget is spent, or somebody interrupts."""
         self._clock = clock = self.budget.start()
-        before = self.result.seconds
         try:
-            self._spend(clock, examples, before)
+            self._spend(clock, examples)
         except KeyboardInterrupt:
             self.result.interrupted = True
-        self.result.seconds = before + clock.seconds
+        self.result.seconds = clock.seconds
         return self.result
-
-    def check_one(self, example: T) -> None:
-        """Check an example that another campaign left, which is none of this one's, and reduce what it shows."""
-        self._clock = self.budget.start()
-        self._one(example)
 
     def _kept(self) -> list[AnyFinding]:
         return [one for one in self.folder.readable() if self.subject.explains(one)] if self.folder else []
@@ -217,7 +202,7 @@ class Campaign(Generic[T]):
         if self.folder is not None:
             self.result.scripts[finding.name] = str(self.folder.save_shown(finding, run=not self._interrupted))
 
-    def _spend(self, clock: Clock, examples: Iterator[T], before: float) -> None:
+    def _spend(self, clock: Clock, examples: Iterator[T]) -> None:
         in_a_row = 0
         while not clock.over:
             self._end_if_stopped()
@@ -237,7 +222,7 @@ class Campaign(Generic[T]):
             clock.spent += 1
             self.result.examples += 1
             self._one(example)
-            self.result.seconds = before + clock.seconds
+            self.result.seconds = clock.seconds
             if self.progress is not None:
                 self.progress(self.result, clock)
 
@@ -261,9 +246,6 @@ class Campaign(Generic[T]):
             self.result.unconfirmed[str(error)] += 1
             return
         if failure is None:
-            return
-        if not self.claim(failure.violation, failure.example):
-            self.result.left_to_others += 1
             return
         found = self._reduced(example, failure)
         self.result.hits[found.name] += 1

@@ -1,4 +1,4 @@
-"""The files for SLURM, Kubernetes and GitHub: their commands are understood, and what can run here runs."""
+"""The files for SLURM and GitHub: their commands are understood, and what can run here runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import time
@@ -14,8 +13,7 @@ import time
 import pytest
 from fenced import DOCS
 
-from pytest_regional.command_line import fuzz
-from tests.redis_server import free_port
+from pytest_regional.command_line import findings, fuzz
 from tests.report.schemas import GITHUB_WORKFLOW, check, published
 
 yaml = pytest.importorskip("yaml", reason="PyYAML comes with myst-parser")
@@ -26,15 +24,10 @@ FILES = DOCS / "deployment"
 def parsed(arguments):
     """Return what ``pytest-regional`` understands of a command's arguments."""
     parser = argparse.ArgumentParser(prog="pytest-regional")
-    fuzz.add_command(parser.add_subparsers(required=True))
+    commands = parser.add_subparsers(required=True)
+    fuzz.add_command(commands)
+    findings.add_command(commands)
     return parser.parse_args(arguments)
-
-
-def kubernetes():
-    return {
-        (one["kind"], one["metadata"]["name"]): one
-        for one in yaml.safe_load_all((FILES / "kubernetes.yaml").read_text())
-    }
 
 
 def workflow():
@@ -61,7 +54,13 @@ def command(tmp_path):
 def sbatch(command, tmp_path, **variables):
     """Start the script as SLURM does."""
     path = f"{command}{os.pathsep}{os.environ['PATH']}"
-    environment = {"PATH": path, "SLURM_CPUS_PER_TASK": "16", "REGIONAL_SHARED": str(tmp_path), **variables}
+    environment = {
+        "PATH": path,
+        "SLURM_CPUS_PER_TASK": "16",
+        "SLURM_ARRAY_TASK_ID": "7",
+        "REGIONAL_SHARED": str(tmp_path),
+        **variables,
+    }
     return subprocess.Popen(["bash", str(FILES / "slurm.sh")], env=environment, stderr=subprocess.PIPE)
 
 
@@ -69,7 +68,7 @@ def test_the_slurm_script_starts_a_worker_for_each_core(command, tmp_path):
     assert sbatch(command, tmp_path).wait(10) == 0
 
     asked = parsed((tmp_path / "arguments").read_text().splitlines())
-    assert (asked.workers, asked.store) == (16, f"{tmp_path}/store")
+    assert (asked.workers, asked.seed, asked.findings) == (16, 7, tmp_path / "findings")
 
 
 def test_the_slurm_script_fails_as_the_campaign_does(command, tmp_path):
@@ -95,40 +94,6 @@ def test_the_slurm_script_says_what_is_missing(command, tmp_path):
     assert job.returncode != 0
 
 
-def test_the_kubernetes_job_reaches_its_store():
-    objects = kubernetes()
-    (container,) = objects["Job", "regional-fuzz"]["spec"]["template"]["spec"]["containers"]
-    name, *arguments = container["command"]
-    asked = parsed(arguments)
-    (port,) = objects["Service", "regional-store"]["spec"]["ports"]
-
-    assert name == "pytest-regional"
-    assert asked.store == f"redis://regional-store:{port['port']}/0"
-    assert asked.exit_zero
-    assert container["resources"]["requests"]["cpu"] == str(asked.workers)
-    (secret,) = container["envFrom"]
-    assert set(objects["Secret", secret["secretRef"]["name"]]["stringData"]) == {"PYTEST_REGIONAL_CAMPAIGN_SECRET"}
-    selector = objects["Service", "regional-store"]["spec"]["selector"]
-    assert selector == objects["Deployment", "regional-store"]["spec"]["template"]["metadata"]["labels"]
-
-
-def test_the_kubernetes_server_keeps_what_it_is_told(tmp_path):
-    if shutil.which("redis-server") is None:
-        pytest.skip("redis-server is not installed; `make services` installs it")
-    (container,) = kubernetes()["Deployment", "regional-store"]["spec"]["template"]["spec"]["containers"]
-    port = free_port()
-    command = ["redis-server", *container["args"], "--port", str(port), "--dir", str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
-        try:
-            until = time.monotonic() + 10
-            while not (tmp_path / "appendonlydir").exists() and time.monotonic() < until:
-                time.sleep(0.02)
-            assert (tmp_path / "appendonlydir").is_dir()
-            assert server.poll() is None
-        finally:
-            server.kill()
-
-
 def test_the_workflow_is_valid_and_its_commands_are_understood():
     check(workflow(), published(GITHUB_WORKFLOW))
     steps = [step["run"] for job in workflow()["jobs"].values() for step in job["steps"] if "run" in step]
@@ -136,8 +101,8 @@ def test_the_workflow_is_valid_and_its_commands_are_understood():
 
     asked = [parsed(arguments) for _, *arguments in commands]
 
-    assert [one.ci for one in asked] == [True, False]
-    assert {one.store for one in asked} == {"$STORE"}
+    assert [one.budget for one in asked[:2]] == ["100", "2h"]
+    assert len(asked[2].paths) == len(workflow()["jobs"]["night"]["strategy"]["matrix"]["machine"])
 
 
 def test_an_option_that_does_not_exist_is_noticed(capsys):

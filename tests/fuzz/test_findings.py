@@ -11,7 +11,7 @@ import torch._inductor.config
 from pytest_regional.command_line import main
 from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.findings import folder
-from pytest_regional.fuzz.findings.folder import Finding, FindingError, FindingsFolder, merged
+from pytest_regional.fuzz.findings.folder import Finding, FindingError, FindingsFolder
 from pytest_regional.fuzz.findings.provenance import Signature
 from pytest_regional.fuzz.findings.scripts import shows
 from pytest_regional.fuzz.model.arguments import TensorInput
@@ -61,7 +61,6 @@ def test_the_smaller_program_stays(tmp_path):
         folder.save(one)
 
     assert [len(one.program.steps) for one in folder] == [1]
-    assert merged([larger, smaller, larger]) == [smaller]
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,11 @@ A finding is two files with one stem: ``NAME.json`` says what was seen and holds
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import reprlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -339,14 +340,37 @@ def installed_versions() -> dict[str, str]:
     return found
 
 
-def merged(findings: Sequence[AnyFinding]) -> list[AnyFinding]:
-    """Return one finding for each name, the smallest of each: what several shards found together."""
-    smallest: dict[str, AnyFinding] = {}
-    for finding in findings:
-        known = smallest.get(finding.name)
-        if known is None or finding.size < known.size:
-            smallest[finding.name] = finding
-    return list(smallest.values())
+def merge(source: Path, into: Path, unreadable: Callable[[FindingError], Any] | None = None) -> list[str]:
+    """Copy the findings and crashes of one folder into another, which keeps the smallest of each name.
+
+    Args:
+        source: the folder that is read.
+        into: the folder that is written to.
+        unreadable: called with the error of each file that holds no finding, which is not copied.
+
+    Returns:
+        the names that were not there before.
+    """
+    new = []
+    for below in ("", "crashes"):
+        folder, target = FindingsFolder(source / below), FindingsFolder(into / below)
+        for path in folder.paths():
+            try:
+                size = folder.read(path).size
+            except FindingError as error:
+                if unreadable is not None:
+                    unreadable(error)
+                continue
+            there = target.path / path.name
+            if target._size_of(there) <= size:
+                continue
+            if not there.exists():
+                new.append(path.stem)
+            target.path.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                write_whole(there.with_suffix(".py"), path.with_suffix(".py").read_bytes())
+            write_whole(there, path.read_bytes())
+    return new
 
 
 class FindingStore:

@@ -30,12 +30,6 @@ class MalformedError(RegionalError, ValueError):
     """A document, or a value in it, that is not what it has to be; the message is a predicate: "is no JSON"."""
 
 
-def as_json(data: Any) -> Any:
-    """Return plain data as JSON gives it back: lists for tuples."""
-    made: Any = json.loads(json.dumps(data))
-    return made
-
-
 def read(path: Path) -> Any:
     """Return what the JSON file ``path`` holds, without NaN, infinities, and fields that stand twice.
 
@@ -202,4 +196,4 @@ class Field:
         return None if self.value is None else read(self)
 
 
-__all__ = ["LARGEST", "Field", "MalformedError", "as_json", "loads", "read"]
+__all__ = ["LARGEST", "Field", "MalformedError", "loads", "read"]
