@@ -49,7 +49,6 @@ class Settings:
         fuzz: the budget of each fuzz test.
         findings: the directory of fuzz findings.
         fuzz_settings: names of the compiler settings that fuzz tests draw.
-        fuzz_guidance: whether fuzz tests mutate programs that reached something new: ``"off"``, ``"on"`` or ``"kept"``.
         seed: of the run.
         fuzz_seed: of fuzz tests; ``None`` where each run draws a new one.
         known_failures: the adopter's file, or ``None``.
@@ -72,7 +71,6 @@ class Settings:
     fuzz: Budget
     findings: Path
     fuzz_settings: tuple[str, ...]
-    fuzz_guidance: str
     seed: int
     fuzz_seed: int | None
     known_failures: Path | None
@@ -216,14 +214,6 @@ def _fuzz_settings(value: str | None, config: pytest.Config) -> tuple[str, ...]:
     from pytest_regional.fuzz.settings import named_settings
 
     return tuple(setting.name for setting in named_settings(_names(value)))
-
-
-def _fuzz_guidance(value: str | None, config: pytest.Config) -> str:
-    from pytest_regional.fuzz.fuzz_test import GUIDANCE
-
-    if value and value not in GUIDANCE:
-        raise OptionError(f"expected one of {', '.join(GUIDANCE)}")
-    return value or GUIDANCE[0]
 
 
 def _seed(value: str | None, config: pytest.Config) -> int:
@@ -474,17 +464,6 @@ OPTIONS = (
         "(inductor.max_fusion_size), layers (functorch), 'all' or 'none' (default). Half of the programs are then "
         "compiled under one or several of them.",
         _fuzz_settings,
-        on_command_line=False,
-        echo=True,
-        checked_when_off=True,
-    ),
-    Option(
-        "fuzz_guidance",
-        "regional_fuzz_guidance",
-        "Whether fuzz tests are guided by what the compilers decide: 'off' (default: all programs are drawn), 'on' "
-        "(half are mutants of programs that reached something new), or 'kept' (the same; these programs are kept in "
-        "the directory of findings, and every second program of the next run is one of them).",
-        _fuzz_guidance,
         on_command_line=False,
         echo=True,
         checked_when_off=True,

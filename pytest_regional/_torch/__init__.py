@@ -22,7 +22,6 @@ Modules by area of PyTorch; later ones import earlier ones:
 * ``codegen``: launches of kernels as Inductor writes them, and the graph nodes behind each.
 * ``caches``: Inductor's cache directory, files of generated code, portable artifacts, the remote cache.
 * ``joint_graph``: graphs of forward and backward with descriptors.
-* ``decisions``: what the compilers decide for a program, recorded.
 * ``compile_phases``: how long each phase of a compile takes.
 * ``cpp``: runs of the C++ compiler, precompiled headers, the CPU.
 * ``cpp_loops``: the loops of C++ kernels, and what their bodies read and write.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import os
 import tempfile
@@ -25,10 +24,8 @@ from pytest_regional.fuzz.findings.provenance import too_many
 if TYPE_CHECKING:
     from pytest_regional._session import RegionalSession
     from pytest_regional.fuzz.campaign import CampaignResult, Subject
-    from pytest_regional.fuzz.draw.encoding import Options
     from pytest_regional.fuzz.findings.files import ProgramFileError
     from pytest_regional.fuzz.findings.folder import FindingError
-    from pytest_regional.fuzz.guidance import Guidance
     from pytest_regional.fuzz.model.program import Program
     from pytest_regional.harness.record import GeneratedSource
     from pytest_regional.harness.regional import Regional
@@ -40,15 +37,12 @@ EXAMPLE_SECONDS = 120.0
 SHARD_ARGUMENT = "_regional_fuzz_shard"
 
 
-#: Values of ``regional_fuzz_guidance``: no guidance, with a corpus in memory, with one in the folder of findings.
-GUIDANCE = ("off", "on", "kept")
-
 #: As many programs as one sequence takes the time of.
 SEQUENCE_COST = 5
 
 
 class FindingsWarning(RegionalWarning):
-    """A file in the folder of findings, or of kept programs, that holds none; a campaign does not know what it told."""
+    """A file in the folder of findings that holds none; a campaign does not know what it told."""
 
 
 class CampaignError(RegionalError, AssertionError):
@@ -93,13 +87,11 @@ class FuzzTest:
         limit: seconds that one program may take.
         audit: whether what the backend disclaims is drawn as well.
         settings: names of the compiler settings that are drawn.
-        guided: whether programs are guided, one of ``GUIDANCE``.
         blames: whether the step of the compile that is to blame for a finding is searched for.
         shards: how many shards there are.
         result: what came of it, once it ran.
         mode: the mode that it ran in.
         unit: what it checked: programs or sequences.
-        guidance: what decides which programs are mutants, where it is guided.
     """
 
     regional: Regional
@@ -113,13 +105,11 @@ class FuzzTest:
     limit: float = EXAMPLE_SECONDS
     audit: bool = False
     settings: tuple[str, ...] = ()
-    guided: str = GUIDANCE[0]
     blames: bool = True
     shards: int = 1
     result: CampaignResult | None = None
     mode: str = ""
     unit: str = "program"
-    guidance: Guidance | None = None
 
     def run(
         self,
@@ -133,7 +123,7 @@ class FuzzTest:
         Args:
             mode: ``"aten"``, ``"graph"``, ``"interpret"``, ``"emulated"`` or ``"native"``.
             draw: yields programs for a seed; by default programs that need nothing that the backend disclaims. Of other
-                draws, programs that do are skipped, and none is mutated: they are what the caller says.
+                draws, programs that do are skipped.
             oracles: names of the oracles to check; all that the mode can by default.
 
         Raises:
@@ -145,9 +135,6 @@ class FuzzTest:
 
         self.mode = mode
         folder = self._made_folder()
-        # Mode aten has one pass run, of which no decision is recorded.
-        is_guided = draw is None and mode != "aten" and self.guided != GUIDANCE[0]
-        self.guidance = self._guidance(folder) if is_guided else None
         drawn = draw or self._programs
         programs = Programs.of(
             self.regional,
@@ -159,7 +146,6 @@ class FuzzTest:
             without=self.without,
             limit=self.limit,
             running=crash_marker(folder, f"{mode}-{self.shard}"),
-            guidance=self.guidance,
         )
         return self._campaign(programs, self.budget, folder)
 
@@ -203,23 +189,12 @@ class FuzzTest:
         return frozenset() if self.audit else disclaimed(self.regional._spec)
 
     def _programs(self, seed: int) -> Iterator[Program]:
-        from pytest_regional.fuzz.draw.graphs import random_programs
-
-        return random_programs(seed, options=self._options())
-
-    def _options(self) -> Options:
         from pytest_regional.fuzz.draw.encoding import Options
+        from pytest_regional.fuzz.draw.graphs import random_programs
         from pytest_regional.fuzz.settings import settings_of_mode
 
         drawn = tuple(setting for setting in settings_of_mode(self.mode) if setting.name in self.settings)
-        return Options(without=self.without, settings=drawn)
-
-    def _guidance(self, folder: Path) -> Guidance:
-        from pytest_regional.fuzz.corpus import CorpusFolder
-        from pytest_regional.fuzz.guidance import Guidance, corpus_folder
-
-        kept = CorpusFolder(corpus_folder(folder, self.mode), _warn) if self.guided == "kept" else None
-        return Guidance(self.seed, self._options(), kept, part=self.shard, parts=self.shards)
+        return random_programs(seed, options=Options(without=self.without, settings=drawn))
 
     def _varied(self, draw: Callable[[int], Iterator[Program]], seed: int) -> Iterator[Program]:
         """Yield programs and, since it costs less than to draw one, each with other annotations as well."""
@@ -236,9 +211,9 @@ class FuzzTest:
     def _shares_programs(self) -> bool:
         """Whether the shards check parts of the same programs: so a number of programs means the same ones in each run.
 
-        Not for a time, in which each shard draws as fast as it can, nor where what was found decides what comes next.
+        Not for a time, in which each shard draws as fast as it can.
         """
-        return self.budget.examples is not None and self.guidance is None
+        return self.budget.examples is not None
 
     @property
     def interrupted(self) -> bool:
@@ -302,7 +277,6 @@ class FuzzTest:
             "seconds": result.seconds,
             "reducing": result.reducing,
             "hits": dict(result.hits),
-            "guidance": dataclasses.asdict(self.guidance.counts) if self.guidance else {},
             "findings": [
                 {
                     "name": finding.name,
@@ -355,7 +329,6 @@ def fuzz_test(item: pytest.Item, session: RegionalSession, regional: Regional, s
         settings.timeout or EXAMPLE_SECONDS,
         settings.audit,
         settings.fuzz_settings,
-        settings.fuzz_guidance,
         settings.blame is None or settings.blame.startswith("deep"),
         shards(item.config),
     )

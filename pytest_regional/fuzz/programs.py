@@ -17,7 +17,6 @@ from pytest_regional.fuzz.campaign import Failure, Known, UnconfirmedError
 from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.findings import files
 from pytest_regional.fuzz.findings.folder import AnyFinding, Finding, installed_versions, signature_of
-from pytest_regional.fuzz.guidance import Guidance
 from pytest_regional.fuzz.model.claims import needs_of
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.modes import WITHOUT_DYNAMO
@@ -81,7 +80,6 @@ class Programs:
         limit: seconds that the check of one program may take; a longer one is a violation.
         running: a file that holds the program while it is checked; what a crash leaves there is what crashed.
         partitioners: one of these is drawn for each program that trains; see :attr:`Program.partitioner`.
-        guidance: decides which programs are mutants of earlier ones; without it, all are drawn.
         through_dynamo: for a mode without Dynamo, what checks programs in :data:`CONFIRMED_IN`: what ``checker`` finds
             is found there or nowhere, and all that is done with it is done there.
         blamer: searches for the step of the compile that is to blame for what a check, which it gets, raises.
@@ -97,7 +95,6 @@ class Programs:
     limit: float | None = None
     running: Path | None = None
     partitioners: Sequence[str] = ()
-    guidance: Guidance | None = None
     through_dynamo: Check | None = None
     blamer: Callable[[Callable[[], None]], Culprit] | None = None
     unit: str = "program"
@@ -137,9 +134,8 @@ class Programs:
         )
 
     def draw(self, seed: int) -> Iterator[Program]:
-        """Yield programs without end, the same for the same seed; guided, if compilers decide the same."""
-        drawn = self.drawn(seed) if self.guidance is None else self.guidance.guided(self.drawn(seed))
-        return partitioned(drawn, self.partitioners, seed)
+        """Yield programs without end, the same for the same seed."""
+        return partitioned(self.drawn(seed), self.partitioners, seed)
 
     def needs(self, example: Program) -> frozenset[str]:
         """Return the capabilities that the program needs and the backend disclaims."""
@@ -160,20 +156,7 @@ class Programs:
             UnconfirmedError: there is one, and Dynamo's path does not show it.
         """
         features = features_of(example)
-        if self.guidance is None:
-            return self._checked(example, lambda one: known(one, features))
-        with self.guidance.watching(example) as checked:
-
-            def known_to_guidance(one: OracleViolationError) -> bool:
-                checked.failed = True
-                return known(one, features)
-
-            failure = self._checked(example, known_to_guidance)
-            checked.failed |= failure is not None  # what takes too long is asked of nobody
-        return failure
-
-    def _checked(self, example: Program, known: Callable[[OracleViolationError], bool]) -> Failure[Program] | None:
-        violation = self._violation(self.checker, example, self.oracles, known=known)
+        violation = self._violation(self.checker, example, self.oracles, known=lambda one: known(one, features))
         if violation is None:
             return None
         if self.through_dynamo is None:
@@ -181,7 +164,7 @@ class Programs:
         confirmed = self.check_again(example, violation.oracle)
         if confirmed is None:
             raise UnconfirmedError(f"{violation.oracle} ({violation.stage}): {violation.origin}")
-        return None if known(confirmed) else Failure(confirmed, example)
+        return None if known(confirmed, features) else Failure(confirmed, example)
 
     def check_again(self, example: Program, oracle: str, *, blame: bool = False) -> OracleViolationError | None:
         """Check the program against one oracle, through Dynamo."""

@@ -182,8 +182,6 @@ def _write_group(reporter: Any, name: str, shards: Sequence[dict[str, Any]]) -> 
         + (", interrupted" if any(shard["interrupted"] for shard in shards) else ""),
         **({"red": True} if found else {}),
     )
-    if guided := [shard["guidance"] for shard in shards if shard["guidance"]]:
-        reporter.write_line(f"  guided: {_guidance(guided)}")
     unclaimed: Counter[str] = sum((Counter(shard["unclaimed"]) for shard in shards), Counter())
     for name, count in unclaimed.most_common():
         reporter.write_line(f"  {count} not checked: they need {name}, which the backend disclaims")
@@ -191,16 +189,6 @@ def _write_group(reporter: Any, name: str, shards: Sequence[dict[str, Any]]) -> 
         reporter.write_line(f"  {count} refused by eager and skipped: {reason}")
     for violation, count in unconfirmed.most_common():
         reporter.write_line(f"  {count} that Dynamo's path does not show, so no finding: {violation}")
-
-
-def _guidance(shards: Sequence[dict[str, int]]) -> str:
-    """Return what guidance did; shards keep programs of their own, which reach the same keys more or less."""
-    total: Counter[str] = sum(map(Counter, shards), Counter())
-    replayed = f"{total['replayed']} kept before, " if total["replayed"] else ""
-    each = " in the largest shard" if len(shards) > 1 else ""
-    keys = plural(max(shard["keys"] for shard in shards), "coverage key")
-    kept = plural(total["kept"], "program")
-    return f"{replayed}{total['drawn']} drawn, {total['mutated']} mutated; {kept} kept, {keys} reached{each}"
 
 
 def _write_findings(reporter: Any, fuzzed: Sequence[Facts]) -> None:

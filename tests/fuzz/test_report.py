@@ -43,7 +43,6 @@ def fact(shard, findings=(), mode="interpret", **fuzz):
         "seconds": 5.0,
         "reducing": 0.0,
         "hits": {},
-        "guidance": {},
         **fuzz,
     }
     return {

@@ -299,63 +299,6 @@ def test_a_budget_that_is_none_is_a_usage_error(downstream, option, message, bac
     result.stderr.fnmatch_lines([message])
 
 
-GUIDED = """
-    @pytest.mark.regional_compile(expects_regions=False)
-    def test_any(regional_fuzz):
-        regional_fuzz.run("native", oracles=("compiles",))
-"""
-
-
-def test_a_guided_campaign_says_what_it_drew_and_the_next_run_checks_what_it_kept(downstream, pytester):
-    """With two workers each shard keeps programs of its own, in one folder."""
-    guidance = "--override-ini=regional_fuzz_guidance=kept"
-    result = fuzzed(downstream, GUIDED, "--regional-fuzz=8", "--regional-seed=7", "-n2", guidance)
-
-    result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(
-        ["  guided: * drawn, * mutated; * programs kept, * coverage keys reached in the largest shard"]
-    )
-    assert len(list(pytester.path.glob("regional-findings/corpus/native/*.json"))) > 2
-
-    again = fuzzed(downstream, GUIDED, "--regional-fuzz=2", "--regional-seed=8", guidance)
-
-    again.assert_outcomes(passed=1)
-    again.stdout.fnmatch_lines(["  guided: 1 kept before, * drawn, * mutated; * kept, *"])
-
-
-def test_what_is_kept_in_memory_leaves_no_files(downstream, pytester):
-    guidance = "--override-ini=regional_fuzz_guidance=on"
-    result = fuzzed(downstream, GUIDED, "--regional-fuzz=2", "--regional-seed=7", guidance)
-
-    result.stdout.fnmatch_lines(["  guided: * drawn, * mutated; * kept, * coverage keys reached"])
-    assert not (pytester.path / "regional-findings" / "corpus").exists()
-
-
-def test_a_campaign_is_not_guided_unless_told_and_never_where_the_test_draws(downstream):
-    guidance = "--override-ini=regional_fuzz_guidance=on"
-    for source, more in ((GUIDED, ()), (BREAKS.replace('"sin" not in gm.code', "True"), (guidance,))):
-        result = fuzzed(downstream, source, "--regional-fuzz=2", "--regional-seed=7", *more)
-        result.assert_outcomes(passed=1)
-        result.stdout.no_fnmatch_line("*guided:*")
-
-
-def test_a_campaign_of_a_mode_without_decisions_is_not_guided(downstream):
-    aten = GUIDED.replace('"native", oracles=("compiles",)', '"aten"')
-    guidance = "--override-ini=regional_fuzz_guidance=on"
-    result = fuzzed(downstream, aten, "--regional-fuzz=2", "--regional-seed=7", guidance, backend="reference")
-
-    result.assert_outcomes(passed=1)
-    result.stdout.no_fnmatch_line("*guided:*")
-
-
-@pytest.mark.parametrize("backend", [["--regional-backend=aot_eager"], []], ids=["on", "off"])
-def test_guidance_of_another_word_is_a_usage_error(downstream, backend):
-    result = downstream(HOLDS, *backend, "--override-ini=regional_fuzz_guidance=maybe")
-
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*regional_fuzz_guidance*maybe*: expected one of off, on, kept*"])
-
-
 #: The first of every so many programs writes to a leaf that wants a gradient, which eager refuses.
 REFUSED = """
     from pytest_regional.fuzz.model.arguments import TensorInput
