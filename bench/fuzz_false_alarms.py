@@ -1,8 +1,8 @@
 """Check random programs and print every alarm: ``python -m bench.fuzz_false_alarms --backend aot_eager``.
 
 On a backend that is believed right each alarm is a real defect, or a fault of an oracle or of the generator. Defects of
-PyTorch are kept as findings in ``known_alarms``: an alarm with the signature of one of them is counted under its name,
-and so is one that ends where one of ``alarm_causes`` is taken out of the program.
+PyTorch are kept as findings in ``known_alarms.jsonl``: an alarm with the signature of one of them is counted under its
+name, and so is one that ends where one of ``alarm_causes`` is taken out of the program.
 ``--oracles parity`` names oracles, each of which is then checked on every program. With ``--keep`` each other alarm is
 reduced: where a known one is left it is counted under that name, and else it is written as a finding, and is known from
 then on.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import collections
 import functools
+import json
 import logging
 import platform
 import random
@@ -27,7 +28,14 @@ from bench.alarm_causes import cause_of
 from pytest_regional.backends.spec import PARTITIONERS
 from pytest_regional.fuzz.draw.graphs import random_program
 from pytest_regional.fuzz.features import features_of
-from pytest_regional.fuzz.findings.folder import AnyFinding, Finding, FindingsFolder, installed_versions, signature_of
+from pytest_regional.fuzz.findings.folder import (
+    AnyFinding,
+    Finding,
+    FindingsFolder,
+    from_data,
+    installed_versions,
+    signature_of,
+)
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.oracles import ORACLES, BadProgramError, CheckResult, OracleViolationError, check
 from pytest_regional.fuzz.programs import CAPTURE, partitioned
@@ -46,8 +54,13 @@ def drawn(examples: int, number: int, partitioners: Sequence[str] = ()) -> list[
     return list(partitioned(iter(found.values()), partitioners, number))
 
 
-#: Findings that a campaign made and that somebody looked into; each has a script in ``docs/findings``.
-KNOWN = Path(__file__).with_name("known_alarms")
+#: Findings that a campaign made and that somebody looked into, one a line.
+KNOWN = Path(__file__).with_name("known_alarms.jsonl")
+
+
+def known_alarms() -> list[AnyFinding]:
+    """Return the findings in :data:`KNOWN`."""
+    return [from_data(json.loads(line)) for line in KNOWN.read_text(encoding="utf-8").splitlines()]
 
 
 class Tally:
@@ -137,7 +150,7 @@ def main() -> None:
     options = _options()
     logging.disable(logging.CRITICAL)  # compilers log what eager refuses as well
     warnings.simplefilter("ignore")
-    tally, shown = Tally(FindingsFolder(options.known)), set[tuple[str, str, str]]()
+    tally, shown = Tally(known_alarms()), set[tuple[str, str, str]]()
     with regional(options.backend, options.device, expects_regions=False) as harness:
         examples = drawn(options.examples, options.seed, PARTITIONERS if "partitioner" in harness.variants else ())
         started = time.perf_counter()
@@ -177,7 +190,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--oracles", type=lambda text: list(ORACLES) if text == "all" else text.split(","), default=None
     )
-    parser.add_argument("--known", type=Path, default=KNOWN, help="folder of findings that are looked into")
     parser.add_argument("--keep", type=Path, help="folder that new alarms are written to, reduced")
     return parser.parse_args()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.fuzz_false_alarms import KNOWN
+from bench.fuzz_false_alarms import known_alarms
 from bench.mutants import by_fuzz, by_suites, table, telling
 from bench.mutants.by_fuzz import Hunt, alarms_of
 from bench.mutants.by_suites import ROOT, told_in
@@ -22,7 +22,6 @@ from bench.mutants.results import Results
 from bench.mutants.verdict import Alarm, Verdict, verdict_of_tests
 from pytest_regional.backends import registry
 from pytest_regional.fuzz.features import DECLARED
-from pytest_regional.fuzz.findings.folder import FindingsFolder
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Region, Step
 from pytest_regional.fuzz.operators.table import families, operators
@@ -154,7 +153,7 @@ def test_what_is_odd_is_not_complained_of():
 
 
 def test_what_autograd_gets_wrong_without_the_backend_is_no_alarm():
-    (known,) = (one for one in FindingsFolder(KNOWN) if one.name == "aot_eager-compiles-compile-71693d9b")
+    (known,) = (one for one in known_alarms() if one.name == "aot_eager-compiles-compile-71693d9b")
     assert alarms_of("reference", [known.program], 1) == []
 
 
