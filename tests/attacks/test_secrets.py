@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 import pytest
 
-from pytest_regional import _config
 from pytest_regional._secrets import (
     SecretUrl,
     SecretVariables,
@@ -134,32 +133,6 @@ def test_urls_in_a_text_are_masked():
     text = "{'a': 'redis://:hunter2@host/0', \"b\": 's3://key:Swordfish@bucket'} me@home"
 
     assert masked_urls(text) == "{'a': 'redis://***@host/0', \"b\": 's3://***@bucket'} me@home"
-
-
-# Where the examples of property tests are kept
-
-
-def shown_error(error: BaseException) -> str:
-    """Return what a traceback shows of an error: its text, its causes, and what arguments of the frames look like."""
-    parts = [str(error)]
-    step = error.__traceback__
-    while step is not None:
-        if step.tb_frame.f_globals["__name__"].startswith("pytest_regional"):
-            arguments = step.tb_frame.f_code.co_varnames[: step.tb_frame.f_code.co_argcount]
-            parts += [repr(step.tb_frame.f_locals[name]) for name in arguments if name not in ("place", "value")]
-        step = step.tb_next
-    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return "\n".join(parts) + (shown_error(cause) if cause else "")
-
-
-def test_no_error_about_a_server_for_examples_tells_the_password(tmp_path):
-    pytest.importorskip("redis")
-    config = type("Config", (), {"rootpath": tmp_path})()
-    for url in URLS:
-        with pytest.raises(ValueError) as raised:  # noqa: PT011 - of which only the text counts
-            _config._examples(url, config)
-        assert not told(shown_error(raised.value)), url
-    assert list(tmp_path.iterdir()) == []
 
 
 # The shared cache
