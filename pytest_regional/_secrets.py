@@ -17,32 +17,6 @@ _USER_IN_TEXT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^\s'\"]*@")
 _QUERY = re.compile(r"(?i)\b(\w*(?:password|passwd|secret|token|user|username|key)\w*=)[^&\s'\"]*")
 
 
-class SecretUrl(str):
-    """A URL that may hold a password: the text itself to who parses it, and masked wherever it is printed.
-
-    ``str()`` prints, too: for a plain copy there is :attr:`plain`.
-    """
-
-    __slots__ = ()
-
-    def __new__(cls, url: str) -> SecretUrl:
-        return super().__new__(cls, str.__str__(url))
-
-    @property
-    def plain(self) -> str:
-        """The URL with what is secret in it."""
-        return str.__str__(self)
-
-    def __str__(self) -> str:
-        return masked(self)
-
-    def __repr__(self) -> str:
-        return repr(masked(self))
-
-    def __format__(self, spec: str) -> str:
-        return format(masked(self), spec)
-
-
 class SecretVariables(dict[str, str]):
     """Environment variables for a new process, which a traceback shows the number of."""
 
@@ -52,8 +26,8 @@ class SecretVariables(dict[str, str]):
 
 def masked(url: str) -> str:
     """Return ``url`` with ``***`` for what stands before its last ``@``, and for passwords in its query."""
-    plain = _NO_HOST.sub(rf"\1{MASK}", _USER.sub(rf"\1{MASK}@", str.__str__(url), count=1))
-    return _QUERY.sub(rf"\1{MASK}", plain)
+    without_user = _NO_HOST.sub(rf"\1{MASK}", _USER.sub(rf"\1{MASK}@", url, count=1))
+    return _QUERY.sub(rf"\1{MASK}", without_user)
 
 
 def masked_urls(text: str) -> str:
@@ -66,7 +40,7 @@ def without_secrets_of(url: str, text: str) -> str:
 
     A parser that stumbles over a password names the piece that it took for a port or a host.
     """
-    pieces = sorted(_secret_pieces(str.__str__(url)), key=len, reverse=True)
+    pieces = sorted(_secret_pieces(url), key=len, reverse=True)
     for piece in pieces:
         # A short one, such as a user `me`, is part of many words that say nothing of it.
         word = re.escape(piece) if len(piece) > 3 else rf"(?<!\w){re.escape(piece)}(?!\w)"
@@ -89,7 +63,7 @@ _HARMLESS = {"default"}
 def unescaped_in(url: str) -> bool:
     """Tell whether user or password hold a ``/``, ``?`` or ``#`` as it is: everybody takes it for their end."""
     try:
-        parts = urlsplit(str.__str__(url))
+        parts = urlsplit(url)
         _ = parts.port
     except ValueError:
         return True
@@ -98,6 +72,5 @@ def unescaped_in(url: str) -> bool:
 
 def address_of(url: str) -> str:
     """Return where ``url`` leads: host, port and path, without user, password, query."""
-    plain = str.__str__(url)
-    behind = plain.rpartition("@")[2] if _USER.search(plain) else masked(plain).partition("://")[2]
+    behind = url.rpartition("@")[2] if _USER.search(url) else masked(url).partition("://")[2]
     return re.split(r"[?#]", behind)[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import random
 import textwrap
 import warnings
@@ -12,7 +11,6 @@ from urllib.parse import quote
 import pytest
 
 from pytest_regional._secrets import (
-    SecretUrl,
     SecretVariables,
     address_of,
     masked,
@@ -86,21 +84,6 @@ def test_a_printed_secret_is_noticed():
 )
 def test_a_url_is_shown_without_its_password(url, shown):
     assert masked(url) == shown
-    assert f"{SecretUrl(url)}" == str(SecretUrl(url)) == "%s" % SecretUrl(url) == shown  # noqa: UP031
-    assert repr(SecretUrl(url)) == repr(shown)
-    assert f"{SecretUrl(url):>4}" == f"{shown:>4}"
-
-
-def test_connecting_uses_the_url_unchanged():
-    parse_url = pytest.importorskip("redis").connection.parse_url
-    url = SecretUrl("redis://:word@host/0")
-
-    assert url == "redis://:word@host/0"
-    assert url.startswith("redis://:word")
-    assert url.encode() == b"redis://:word@host/0"
-    assert SecretUrl(url).plain == url
-    assert parse_url(SecretUrl(url))["password"] == "word"
-    assert pickle.loads(pickle.dumps(url)).partition("@")[0] == "redis://:word"
 
 
 def test_no_password_is_shown_whatever_it_holds():
@@ -110,7 +93,7 @@ def test_no_password_is_shown_whatever_it_holds():
         password = "".join(draw.choice(signs) for _ in range(draw.randrange(12))) + "hunter2"
         password += "".join(draw.choice(signs.replace("&", "")) for _ in range(draw.randrange(12))) + "Swordfish"
         url = f"redis://{draw.choice(('', 'me'))}:{draw.choice((password, quote(password, safe='')))}@host:6379/0"
-        assert not told(masked(url) + repr(SecretUrl(url)) + address_of(url)), url
+        assert not told(masked(url) + address_of(url)), url
         assert address_of(url) == "host:6379/0"
 
 
