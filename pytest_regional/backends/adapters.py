@@ -89,6 +89,8 @@ REGIONS = (
 PRE_GRAD_PASSES = ("pre_grad_passes", "pre_grad_pass_lists", "pre_grad_timing", "pre_grad_timing_checked")
 OUTER_CACHE = ("outer_cache", "outer_cache_before_backward", "outer_cache_of_functions")
 
+PRECOMPILE = supported_for(">=2.13", "caching_precompile was not tried with an older torch")
+
 
 def without(names: Iterable[str], reason: str) -> dict[str, Support]:
     """Return answers that disclaim ``names`` with ``reason``."""
@@ -127,6 +129,7 @@ def torch_regional() -> BackendSpec:
         region_edges=unsupported("an edge inside a region does not compile: docs/findings/control_deps_in_region.py"),
         region_order=unsupported("the order in an annotation is ignored"),
         pytorch_outer_cache=supported(),
+        precompile=PRECOMPILE,
     )
     return BackendSpec(
         "torch",
@@ -175,6 +178,7 @@ def inductor() -> BackendSpec:
         outer_cache_before_backward=unsupported(
             "AOTAutograd's cache saves a graph that trains when its backward has compiled"
         ),
+        precompile=PRECOMPILE,
         outer_cache_of_functions=unsupported("a bypass, unless autograd_cache_allow_custom_autograd_functions is set"),
     )
 

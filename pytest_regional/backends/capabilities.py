@@ -127,6 +127,10 @@ CAPABILITIES = {
     "pytorch_outer_cache": (
         "PyTorch's own cache, once ``force_autograd_cache`` is on, keeps what this backend makes of a whole graph."
     ),
+    "precompile": (
+        "PyTorch's storage of traces (``caching_precompile``) keeps what this backend makes of a graph: the next "
+        "process traces nothing."
+    ),
     "full_graph": (
         "A graph captured ahead of time, forward or backward, can be compiled by it as the last pass of a pipeline."
     ),
@@ -135,6 +139,7 @@ CAPABILITIES = {
 
 _NOT_CLAIMED = {
     "pytorch_outer_cache": "PyTorch's cache of whole graphs is tested with PyTorch's regional backend",
+    "precompile": "PyTorch stores traces with results that its own cache of whole graphs keeps, and with no others",
     "nested_region_options": (
         "a backend has to ask for these options; PyTorch's regional_inductor_invoke_subgraph does"
     ),
