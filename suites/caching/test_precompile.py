@@ -80,9 +80,10 @@ def known(finding):
 BLOCKED, STALE = known("loaded_trace_blocks_the_next"), known("stored_trace_of_class_attribute")
 
 
-@pytest.mark.parametrize(
-    "training", [False, pytest.param(True, marks=pytest.mark.regional_compile(requires=("backward",)))]
-)
+TRAINS = pytest.mark.regional_compile(requires=("precompile", "backward"), dynamic=False, expects_regions=False)
+
+
+@pytest.mark.parametrize("training", [False, pytest.param(True, marks=TRAINS)])
 def test_the_next_process_traces_nothing(regional, write, training):
     source = write()
     first, second = (regional.in_new_process(call, source, training) for _ in range(2))
