@@ -881,6 +881,11 @@ def tagged(y, tag):
     return y
 
 
+def noted(y):
+    y.my_dynamo_note = "a"
+    return y
+
+
 def with_dynamic_rows(y):
     torch._dynamo.maybe_mark_dynamic(y, 0)
     return y
@@ -926,6 +931,13 @@ SUBCLASSES = [
         kind="structure",
     ),
     Twins("an attribute of another value", lambda x: tagged(x * 2, 1), lambda x: tagged(x * 2, 2), where="output.tag"),
+    Twins(
+        "an attribute whose name only mentions Dynamo",
+        lambda x: noted(x * 2),
+        lambda x: x * 2,
+        where="output.my_dynamo_note",
+        kind="structure",
+    ),
     Twins(
         "marks of Dynamo, which are no part of a result",
         lambda x: with_dynamic_rows(x * 2),

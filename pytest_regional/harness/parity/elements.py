@@ -95,9 +95,13 @@ def parts_of(tensor: torch.Tensor) -> dict[str, Any]:
     return {f".{name}()": getattr(tensor, name)() for name in names}
 
 
+#: How attributes begin that ``torch._dynamo.mark_dynamic`` and the like leave on a tensor (2.11 to 2.15).
+_OF_DYNAMO = ("_dynamo_", "_has_dynamo_")
+
+
 def attributes_of(tensor: torch.Tensor) -> dict[str, Any]:
     """Return what Python code has set on ``tensor``; what Dynamo notes there is left out."""
-    return {f".{name}": value for name, value in vars(tensor).items() if "dynamo_" not in name}
+    return {f".{name}": value for name, value in vars(tensor).items() if not name.startswith(_OF_DYNAMO)}
 
 
 def of_array(array: Any) -> torch.Tensor | None:
