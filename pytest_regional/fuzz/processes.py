@@ -3,7 +3,7 @@
 The module is also what a process runs. SIGTERM ends it after the current program. The end of its standard input says
 that its parent is gone: it ends at once, with the compilers that it started.
 
-A program that ends its process by a signal of its own is reported as a crash, checked once more, and then left. SIGKILL
+A program that crashes its process (SIGSEGV, SIGABRT) is reported as a crash, checked once more, and then left. SIGKILL
 comes from elsewhere in most cases (somebody, or the kernel for want of memory): such a program is reported when it
 comes a second time.
 """
@@ -220,7 +220,7 @@ class Processes:
 def save_crash(folder: CampaignFolder, marker: Path, plan: Plan, shard: int, how: str, says: str) -> None:
     """Save the program that ended a process as a finding.
 
-    It is in a folder of its own: whether the program, or somebody else, ended the process is not known.
+    It goes to a separate folder, since nobody knows whether the program or somebody else ended the process.
     """
     from pytest_regional.fuzz.findings import files
     from pytest_regional.fuzz.findings.folder import Finding, FindingsFolder, installed_versions

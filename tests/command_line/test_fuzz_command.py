@@ -122,7 +122,7 @@ def test_a_campaign_that_is_killed_goes_on_and_finds_each_thing_once(tmp_path):
 
     assert (status, output.splitlines()[-1]) == (0, "nothing new")
 
-    # A campaign of its own: what is in the directory is known.
+    # Another campaign: findings that are in the directory are known.
     assert main(["findings", "regional-findings", "--merge=merged"]) == 0
     assert {path.name for path in Path("merged").iterdir()} == {
         path.name for path in folder.iterdir() if path.is_file()
