@@ -64,7 +64,7 @@ measurements: $(VENV)/installed  ## Print the other measurements that the docume
 	$(RUN) bench.new_processes
 	$(RUN) bench.first_test
 	$(RUN) bench.faults
-	$(RUN) tests.reference.corruption
+	$(RUN) tests.faults.reference.corruption
 	$(RUN) bench.code_reader
 	$(RUN) bench.random_order
 	$(RUN) bench.training_table
@@ -76,7 +76,7 @@ coverage: $(VENV)/installed  ## Print which functions the emulated GPU gets righ
 	$(VENV)/bin/python -W ignore -m bench.emulated_coverage --jobs 2
 
 detection: $(VENV)/installed  ## Run suites and fuzzer against faulty backends; print who notices what (about two hours).
-	$(RUN) bench.mutants.detection --write --json build/detection.json $(DETECTION_ARGS)
+	$(RUN) tests.faults.detection --write --json build/detection.json $(DETECTION_ARGS)
 
 property: $(VENV)/installed  ## Plan 1,000,000 small graphs, and partition 10,000 larger ones two ways (about fifteen minutes).
 	$(RUN) pytest tests/reference/test_schedule.py tests/reference/test_partition_property.py --hypothesis-profile=full $(PYTEST_ARGS)

@@ -5,7 +5,7 @@ Each is searched in a process of its own, so that one that dies is one line of t
 own bisector (``torch._inductor.compiler_bisector``) searches in place of ours: for a case that the backend ``inductor``
 fails.
 
-``planted`` takes the faults of ``bench.blame_planted``, of which the wrong step is known, one after the other.
+``planted`` takes the faults of ``tests.faults.blame.planted``, of which the wrong step is known, one after the other.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import Any
 
 import torch
 
-from bench.blame_planted import FAULTS, Fault
 from pytest_regional._torch import torch_version
 from pytest_regional.harness.blame.reproducing import failure_of
 from suites.history.known_bugs import KnownBug, all_bugs
+from tests.faults.blame.planted import FAULTS, Fault
 
 #: Layers of a culprit, by the layer that the suite lists with a bug.
 LAYERS = {

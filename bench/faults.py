@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from pytest_regional.reference.caching import container
-from tests.caching import trials, writer
+from tests.faults.caching import trials, writer
 
 
 def main(kills: int = 500, rounds: int = 1000) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from pytest_regional.verify import REFUTED
-from tests.verify.planted import BUFFERS, FAULTS, PlantedFault
+from tests.faults.verify.planted import BUFFERS, FAULTS, PlantedFault
 
 _WANTED = 0.95
 
@@ -34,7 +34,7 @@ class Result:
 def results(seconds: float) -> Iterator[Result]:
     """Verify each program with each fault."""
     from pytest_regional.emulation import emulated
-    from tests.verify.planted import compiled, seen, verified
+    from tests.faults.verify.planted import compiled, seen, verified
 
     with emulated("h200") as emulation:
         made = cache(lambda program, sizes: compiled(emulation, program, sizes))

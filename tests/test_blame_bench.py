@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from bench import blame, blame_faults, blame_planted
+from bench import blame
 from bench.blame import table, table_of_bisector
-from bench.mutants.faults import FAULTS
 from suites.history import known_bugs
+from tests.faults.blame import of_backends as blame_faults
+from tests.faults.blame import planted as blame_planted
+from tests.faults.of_backends import FAULTS
 
 ROWS = [
     {

@@ -20,7 +20,7 @@ NUMBER, FUNCTION, SIZE = "code-closure_number", "code-closure_torch_function", "
 
 def checked(backend, *names):
     """Return when each row fails with a planted backend."""
-    with harness(f"tests.stale_backend:{backend}", "cpu", expects_regions=False) as regional:
+    with harness(f"tests.faults.stale_backend:{backend}", "cpu", expects_regions=False) as regional:
         return verdicts(regional, [by_id(name) for name in names])
 
 

@@ -1,6 +1,6 @@
 """What a test may leave changed, and what the next one sees of it; each kind in a process of its own.
 
-``python -m tests.attacks.leaks`` prints what becomes of each, and the counts.
+``python -m tests.faults.leaks`` prints what becomes of each, and the counts.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import pytest
 from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional.harness.isolation import snapshot
 from pytest_regional.harness.isolation.watched import State
-from tests.attacks import leaks
-from tests.attacks.leaks import trials
 from tests.docs.fenced import table
+from tests.faults import leaks
+from tests.faults.leaks import trials
 from tests.warm_process import run_module
 
 #: What the next test still sees; docs/faults.md has the reasons.
@@ -58,7 +58,7 @@ def test_an_unwatched_kind_is_detected():
 ONE_RUN = """
 import time
 import pytest
-from tests.attacks.leaks import KINDS
+from tests.faults.leaks import KINDS
 from tests.attacks.test_leaks import POISON, SEEN
 
 pytestmark = pytest.mark.regional_compile(expects_regions=False)

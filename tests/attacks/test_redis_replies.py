@@ -24,8 +24,8 @@ from pytest_regional.reference.caching.remote import sign, verified
 from pytest_regional.reference.caching.store import LocalStore, Store, open_store
 from pytest_regional.testing import regional
 from tests.caching.conftest import VARIABLES
-from tests.caching.writer import MACHINE
 from tests.evil_redis import NIL, EvilRedis, Reply, dribble, endless, hang_up, late, silent, then_hang_up
+from tests.faults.caching.writer import MACHINE
 
 pytest.importorskip("redis", reason="the package redis is not installed; pip install 'pytest-regional[redis]'")
 

@@ -24,8 +24,8 @@ from pytest_regional.reference.caching.container import (
     seal,
     unseal,
 )
-from tests.caching.trials import flipped, refusal
-from tests.caching.writer import MACHINE
+from tests.faults.caching.trials import flipped, refusal
+from tests.faults.caching.writer import MACHINE
 
 PAYLOAD = bytes(range(256))
 FORMAT_AT, HEADER_AT = 8, 60

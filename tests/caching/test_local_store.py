@@ -12,8 +12,8 @@ import pytest
 from pytest_regional.reference.caching import container
 from pytest_regional.reference.caching.container import CacheWarning
 from pytest_regional.reference.caching.store import LocalStore, Store, default_folder, open_store
-from tests.caching.trials import flipped
-from tests.caching.writer import MACHINE, payload
+from tests.faults.caching.trials import flipped
+from tests.faults.caching.writer import MACHINE, payload
 
 
 @pytest.fixture(autouse=True)

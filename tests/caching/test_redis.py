@@ -17,7 +17,7 @@ from pytest_regional._torch import symbol
 from pytest_regional.reference.caching import container, remote
 from pytest_regional.reference.caching.container import CacheWarning
 from pytest_regional.reference.caching.store import LocalStore, Store, open_store
-from tests.caching.writer import MACHINE
+from tests.faults.caching.writer import MACHINE
 from tests.redis_server import RunningRedis, free_port
 
 
@@ -64,7 +64,7 @@ def test_redis_shares_entries_between_processes(tmp_path: Path) -> None:
 import sys
 from pytest_regional.reference.caching import container
 from pytest_regional.reference.caching.store import open_store
-from tests.caching.writer import MACHINE
+from tests.faults.caching.writer import MACHINE
 container.this_machine = lambda: MACHINE
 assert open_store().save("ab", b"from another process")
 """

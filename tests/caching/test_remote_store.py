@@ -13,8 +13,8 @@ from pytest_regional.reference.caching import container, remote
 from pytest_regional.reference.caching.container import KIND, CacheWarning
 from pytest_regional.reference.caching.remote import Link, RemoteStore, open_remote_store, sign
 from pytest_regional.reference.caching.store import LocalStore, Store
-from tests.caching.trials import flipped
-from tests.caching.writer import MACHINE
+from tests.faults.caching.trials import flipped
+from tests.faults.caching.writer import MACHINE
 
 SECRET = b"a secret"
 

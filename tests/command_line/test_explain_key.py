@@ -217,7 +217,7 @@ FAULTS = {
 def test_the_ingredient_that_a_key_lacks_is_named(explain_key, fault):
     second, lacking = FAULTS[fault]
     threads = torch.get_num_threads()
-    status, output, _ = explain_key("base", second, f"--backend=bench.mutants.backends:{fault}")
+    status, output, _ = explain_key("base", second, f"--backend=tests.faults.backends:{fault}")
 
     assert status == 0
     assert "although the programs differ" in output

@@ -10,8 +10,6 @@ import pytest
 import torch
 
 from bench import fuzz_throughput
-from bench.mutants.faults import FAULTS
-from bench.mutants.planting import spec_of
 from pytest_regional._torch.fx_graphs import forget_sources
 from pytest_regional.fuzz.aten_graphs import annotation_of, aten_graph_of, call
 from pytest_regional.fuzz.draw.annotations import reannotated, with_other_annotations
@@ -24,6 +22,8 @@ from pytest_regional.fuzz.oracles import OracleViolationError, check
 from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.regional import harness
 from pytest_regional.testing import regional
+from tests.faults.of_backends import FAULTS
+from tests.faults.planting import spec_of
 
 A, B = (Region("a"),), (Region("b", (("max_fusion_size", 8),)),)
 MATRIX = TensorInput((4, 4))

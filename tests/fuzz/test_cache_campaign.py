@@ -19,7 +19,7 @@ from pytest_regional.fuzz.findings.provenance import Signature
 from pytest_regional.fuzz.findings.replaying import Outcome, replay
 from pytest_regional.testing import regional
 
-FAULTY = "bench.mutants.backends:key_without_annotations"
+FAULTY = "tests.faults.backends:key_without_annotations"
 LONG = (Clear(), Compile(Key(size=7)), Restart(), Compile(Key(region="b", size=7)))
 
 

@@ -123,7 +123,7 @@ def test_the_reference_keys_the_size_of_a_group():
 )
 def test_a_cache_that_takes_all_ranks_for_one_is_noticed(second, problem):
     first = replace(second, world=2, rank=0)
-    faulty = regional("bench.mutants.backends:key_without_ranks", "cpu")
+    faulty = regional("tests.faults.backends:key_without_ranks", "cpu")
     with faulty as harness, pytest.raises(OracleViolationError, match=problem):
         run_sequence(harness, (Compile(first), Compile(second)))
 

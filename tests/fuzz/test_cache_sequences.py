@@ -195,7 +195,7 @@ def test_a_faulty_cache_breaks_the_model(play, fault):
     events, problem = SHOWN[fault]
     play("reference", *events)
     with pytest.raises(OracleViolationError, match=problem):
-        play(f"bench.mutants.backends:{fault}", *events)
+        play(f"tests.faults.backends:{fault}", *events)
 
 
 def test_a_damaged_file_is_no_hit(play):
@@ -205,7 +205,7 @@ def test_a_damaged_file_is_no_hit(play):
 
 def test_random_sequences_find_a_fault():
     with pytest.raises(OracleViolationError, match="a miss where the model says hit"):
-        played("bench.mutants.backends:never_hits", 60)
+        played("tests.faults.backends:never_hits", 60)
 
 
 def test_sequences_are_the_same_for_a_seed_and_use_every_event():

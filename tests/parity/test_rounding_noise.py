@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from faults import kinds
 from torch.utils.checkpoint import checkpoint
 
 from pytest_regional.harness.parity.compare import compare
@@ -19,6 +18,7 @@ from pytest_regional.harness.parity.execution import execute
 from pytest_regional.harness.parity.noise import MORE_RUNS, RUNS, Noise, judged
 from pytest_regional.harness.parity.rounding import moved
 from pytest_regional.harness.parity.tolerance import Rounding, Tolerance, judge
+from tests.faults.parity.compared import kinds
 
 SEEDS = range(12)
 

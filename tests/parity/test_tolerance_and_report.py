@@ -6,7 +6,6 @@ import functools
 
 import pytest
 import torch
-from faults import parity_of
 
 from pytest_regional.harness.parity.compare import (
     BadProgramError,
@@ -17,6 +16,7 @@ from pytest_regional.harness.parity.compare import (
 )
 from pytest_regional.harness.parity.execution import execute
 from pytest_regional.harness.parity.tolerance import DEFAULT_TOLERANCES, Tolerance, judge, ulp
+from tests.faults.parity.compared import parity_of
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

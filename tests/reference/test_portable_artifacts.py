@@ -14,7 +14,7 @@ from pytest_regional import region
 from pytest_regional.reference.caching import container
 from pytest_regional.reference.caching.container import KIND, CacheWarning, reset_warnings
 from pytest_regional.reference.caching.target import this_machine
-from tests.caching.trials import flipped
+from tests.faults.caching.trials import flipped
 from tests.reference.caches import compiled, entries, outcomes
 
 MISS = {"hit": 0, "miss": 1, "bypass": 0, "saved": 1}

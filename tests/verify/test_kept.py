@@ -18,7 +18,7 @@ from pytest_regional.verify.outcomes import MEMORY, RACES, keep, kept
 from pytest_regional.verify.properties import covered, memory_safe, race_free
 from pytest_regional.verify.question import Question
 from pytest_regional.verify.wrappers import graph_of
-from tests.emulation.faults import NO_STORE_MASK, replaced
+from tests.faults.emulation.generated import NO_STORE_MASK, replaced
 
 from .planted import DYNAMIC, compiled
 

@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_regional.verify import REFUTED, UNKNOWN
-from tests.emulation.faults import NO_STORE_MASK, substituted
+from tests.faults.emulation.generated import NO_STORE_MASK, substituted
 
 from .planted import BUFFERS, DYNAMIC, MEMORY, STATIC, compiled, verified
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 from functorch.compile import make_boxed_func
 
-from bench.mutants.faults.graphs import halve_unseen
 from pytest_regional import BackendSpec, declared, report_region
 from pytest_regional._torch.dynamo import aot_autograd
 from pytest_regional._torch.fx_graphs import preserve_node_meta
@@ -22,6 +21,7 @@ from pytest_regional.fuzz.oracles import (
 )
 from pytest_regional.reference.caching import outer
 from pytest_regional.testing import regional
+from tests.faults.of_backends.graphs import halve_unseen
 
 from .backends import around_calls, faulty
 from .programs import A, B, chain

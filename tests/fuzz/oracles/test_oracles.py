@@ -9,8 +9,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench.mutants.faults import FAULTS
-from bench.mutants.planting import spec_of
 from pytest_regional import BackendSpec, GraphCapabilities, declared, unsupported
 from pytest_regional._torch.config import patched_config
 from pytest_regional._torch.dynamo import registered_backend
@@ -31,6 +29,8 @@ from pytest_regional.fuzz.oracles import (
 from pytest_regional.fuzz.oracles.example_run import ExampleRun
 from pytest_regional.reference import compile_regions
 from pytest_regional.testing import regional
+from tests.faults.of_backends import FAULTS
+from tests.faults.planting import spec_of
 from tests.splitting_backend import THROUGH_AOT
 
 from .backends import annotate_as, around_calls, faulty, operator_nodes

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench.mutants import backends
 from pytest_regional import BackendSpec, region
 from pytest_regional.harness.blame.facts import CompileFacts, first_difference
 from pytest_regional.harness.record import GraphRecord, RegionRecord
 from pytest_regional.testing import regional
+from tests.faults import backends
 
 OPS = ("aten.mm.default", "aten.sin.default")
 MM, SIN = "aten.mm.default (%0, %1)", "aten.sin.default (%2,)"

@@ -1,5 +1,0 @@
-"""See :mod:`tests.attacks.leaks`."""
-
-from tests.attacks.leaks.trials import main
-
-main()

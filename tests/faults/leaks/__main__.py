@@ -1,0 +1,5 @@
+"""See :mod:`tests.faults.leaks`."""
+
+from tests.faults.leaks.trials import main
+
+main()
