@@ -1,5 +1,5 @@
-"""What is measured, and what is planted: neither is part of the package, nor a test of it.
+"""Measurements, which are neither part of the package nor tests of it.
 
 ``python -m bench`` writes the table of docs/benchmarks.md (``rows``: a module for each group of rows); the other
-modules here print one measurement each. ``mutants``: faulty backends, and who notices them.
+modules here print one measurement each. Faulty backends, and what notices them, are in ``tests/faults``.
 """

@@ -19,8 +19,7 @@ from pytest_regional.verify.properties import covered, memory_safe, race_free
 from pytest_regional.verify.question import Question
 from pytest_regional.verify.wrappers import graph_of
 from tests.faults.emulation.generated import NO_STORE_MASK, replaced
-
-from .planted import DYNAMIC, compiled
+from tests.faults.verify.planted import DYNAMIC, compiled
 
 PAIR = (Outcome(MEMORY, PROVED, seconds=0.5), Outcome(RACES, UNKNOWN, "a pointer to a pointer", 0.25))
 

@@ -4,8 +4,7 @@ import pytest
 
 from pytest_regional.verify import REFUTED, UNKNOWN
 from tests.faults.emulation.generated import NO_STORE_MASK, substituted
-
-from .planted import BUFFERS, DYNAMIC, MEMORY, STATIC, compiled, verified
+from tests.faults.verify.planted import BUFFERS, DYNAMIC, MEMORY, STATIC, compiled, verified
 
 SECONDS = 4.0
 

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from pytest_regional.harness.parity.tolerance import Errors
 from pytest_regional.harness.training.report import StepReport, TrainingMismatch, TrainingReport
 from pytest_regional.report.details import details_of, new_drawer
+from tests.faults.training.test_faults import WrongElement
 
 from .programs import judged
-from .test_faults import WrongElement
 
 
 def test_the_table_has_a_line_for_each_step():
