@@ -34,14 +34,6 @@ HANGS = {
     "hang of a child": ("subprocess.run(['sleep', '600'])", ("failed",)),
 }
 
-DELETIONS = {
-    "folder of the run": ("shutil.rmtree(os.environ['PYTEST_REGIONAL_FOLDER'])", ("passed",)),
-    "all caches": ("shutil.rmtree(regional.folder.parents[1], ignore_errors=True)", ("passed",)),
-    "notes": ("shutil.rmtree(regional.folder.parents[2] / 'fuzzing', ignore_errors=True)", ("passed",)),
-    "working folder": ("os.chdir(tmp_path); shutil.rmtree(tmp_path)", ("passed",)),
-    "folder of a report": ("shutil.rmtree('out', ignore_errors=True)", ("passed",)),
-}
-
 LEAKS = {
     "default dtype": ("torch.set_default_dtype(torch.float64)", SOMEHOW),
     "grad mode": ("torch.set_grad_enabled(False)", SOMEHOW),
@@ -62,15 +54,15 @@ LEAKS = {
 }
 
 #: By group, from each of which a mix has one kind at least.
-GROUPS = {"crashes": CRASHES, "hangs": HANGS, "deletions": DELETIONS, "leaks": LEAKS}
+GROUPS = {"crashes": CRASHES, "hangs": HANGS, "leaks": LEAKS}
 
 #: Without a seed: what ends or holds up a process.
 SPREAD = {name: {**CRASHES, **HANGS}[name] for name in ("os._exit", "segmentation fault", "abort", "hang", "loop in C")}
 
-ALL = {**GOOD, **CRASHES, **HANGS, **DELETIONS, **LEAKS}
+ALL = {**GOOD, **CRASHES, **HANGS, **LEAKS}
 
 HEADER = """
-import ctypes, itertools, os, shutil, signal, subprocess, sys, threading, time, warnings
+import ctypes, itertools, os, signal, subprocess, sys, threading, time, warnings
 import pytest, torch
 from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -5,7 +5,7 @@ signal, hang, or loop in C where nothing can interrupt them. Runs them under pyt
 report says of each with what it is, and whether each is in the page and in the JUnit file. Exit status 1 where anything
 differs.
 
-With ``--seeds 20`` (or ``--seed 7``) each seed draws ten kinds of crashes, hangs, deletions and leaks from
+With ``--seeds 20`` (or ``--seed 7``) each seed draws ten kinds of crashes, hangs and leaks from
 ``crash_kinds``, and mixes them at random; ``--only KIND ...`` names them.
 """
 

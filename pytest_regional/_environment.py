@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 
 from pytest_regional import _config, _xdist
-from pytest_regional._private_folders import make_own_folder
 from pytest_regional._text import shown
 
 #: What the name of a run's folder begins with.
@@ -91,10 +90,9 @@ def prepare(config: pytest.Config) -> None:
     worker = os.environ.get("PYTEST_XDIST_WORKER") if inherited else None
     root = Path(inherited) if worker and inherited else _new_folder(config)
     folder = root / (worker or "main")
-    for made in (root, folder):
-        make_own_folder(made)  # a test may have removed all of it before this worker began
+    folder.mkdir(exist_ok=True)
     config.stash[FOLDER] = folder
-    # Where a test of a worker removes the folder that it finds named, it removes that worker's alone.
+    # A run that a test of a worker starts takes itself for a worker as well: its folder is in that worker's.
     _set_until_the_end(config, {**_values(folder if worker else root, folder), **_gpu(config), **_kernel_store(config)})
 
 

@@ -186,21 +186,3 @@ def _own_group(group: int) -> bool:
     except KeyError:
         return False
     return group == user.pw_gid and entry.gr_name == user.pw_name and set(entry.gr_mem) <= {user.pw_name}
-
-
-def make_own_folder(folder: Path) -> None:
-    """Make ``folder``, and what is missing above it, where compiled code of a run is kept and loaded from.
-
-    Raises:
-        NotPrivateError: what is there, or was put there meanwhile, is another user's, or a link.
-        OSError: it cannot be made.
-    """
-    missing = [folder]
-    while not os.path.lexists(missing[-1].parent):
-        missing.append(missing[-1].parent)
-    for path in reversed(missing):
-        with contextlib.suppress(FileExistsError):  # it was there, or another worker of the run was faster
-            path.mkdir(mode=0o700)
-        found = path.lstat()
-        _require_kind(path, stat.S_ISDIR(found.st_mode))
-        require_own(path, found)

@@ -66,7 +66,6 @@ class Retirement:
             return
         note = {"because": self._because, "test": self._test, "error": _torn_down(item.session)}
         path = self._note_of(self._config.workerinput["workerid"])  # type: ignore[attr-defined]
-        path.parent.mkdir(parents=True, exist_ok=True)  # a test may have removed it
         path.write_text(json.dumps(note), encoding="utf-8")
         _exit(0)
 

@@ -69,7 +69,6 @@ def _hooks_of_a_run(session: RegionalSession) -> Iterator[tuple[str, object]]:
     from pytest_regional._endings import EndingHooks
     from pytest_regional._goldens import GoldenHooks
     from pytest_regional._hooks import RunHooks
-    from pytest_regional._kept_folders import FolderHooks
     from pytest_regional._last_failed import LastFailedHooks
     from pytest_regional._phases import PhaseHooks
     from pytest_regional._reporting import PlainReportHooks
@@ -91,8 +90,6 @@ def _hooks_of_a_run(session: RegionalSession) -> Iterator[tuple[str, object]]:
     yield "regional-last-failed", LastFailedHooks(session)
     # How long tests took; with pytest-xdist the long ones begin first.
     yield "regional-durations", DurationHooks(session)
-    # Directories that a test removes are made again.
-    yield "regional-folders", FolderHooks(session)
     # Texts that no file or process takes.
     yield "regional-plain-reports", PlainReportHooks(session)
 

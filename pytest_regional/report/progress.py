@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from pytest_regional._files import dumps, write_whole
-from pytest_regional._private_folders import make_own_folder
 from pytest_regional._text import plural
 from pytest_regional._waiting import longer_than
 from pytest_regional.fuzz.budget import duration
@@ -71,7 +70,6 @@ class ProgressFile:
             passed += f" of {clock.budget}"
         found = plural(len(result.findings), "new finding")
         text = f"{self._name} {spent} in {passed}, {found}"
-        make_own_folder(self._path.parent)
         write_whole(self._path, dumps({"text": text}).encode())
 
     def close(self) -> None:
@@ -220,7 +218,7 @@ class Heartbeat:
     """
 
     def __init__(self, scratch_dir: Path, process: str) -> None:
-        make_own_folder(scratch_dir)
+        scratch_dir.mkdir(exist_ok=True)
         self._path = _heartbeat_file(scratch_dir, process)
         self._known: dict[str, Any] = {}
         self._length = 0
@@ -241,13 +239,6 @@ class Heartbeat:
 
     def _write(self, known: dict[str, Any]) -> None:
         data = dumps(known).encode()
-        try:
-            self._overwrite(data)
-        except FileNotFoundError:  # a test, on any worker, has removed the directory
-            make_own_folder(self._path.parent)
-            self._overwrite(data)
-
-    def _overwrite(self, data: bytes) -> None:
         # Over what is there, with blanks to its end: a file that is emptied first costs a test 6 ms, as file systems
         # bring what replaces it to the disk at once (ext4's auto_da_alloc).
         self._length = max(self._length, len(data))

@@ -10,7 +10,6 @@ import pytest
 from pytest_regional import _session, plugin
 from pytest_regional._endings import EndingHooks
 from pytest_regional._hooks import RunHooks
-from pytest_regional._kept_folders import FolderHooks
 from pytest_regional._last_failed import LastFailedHooks
 from pytest_regional._phases import PhaseHooks
 from pytest_regional._reporting import PlainReportHooks, ReportingErrors
@@ -163,7 +162,7 @@ def test_with_workers_too(downstream, pytester, name):
 
 def test_each_hook_is_guarded_or_says_why_not():
     """A hook that is added reports through the guard, or stands above with the reason."""
-    holders = (RunHooks, WorkerHooks, PhaseHooks, EndingHooks, FolderHooks, LastFailedHooks, PlainReportHooks, plugin)
+    holders = (RunHooks, WorkerHooks, PhaseHooks, EndingHooks, LastFailedHooks, PlainReportHooks, plugin)
     hooks = {
         (holder.__name__, name): hook
         for holder in holders
@@ -179,7 +178,6 @@ def test_each_hook_is_guarded_or_says_why_not():
                 "_errors.kept(",
                 "_errors.around(",
                 ".header()",
-                "_make_missing(",
                 "_is_a_fork()",
             )
         )
