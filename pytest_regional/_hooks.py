@@ -24,7 +24,6 @@ from pytest_regional._evidence import Evidence
 from pytest_regional._goldens import goldens_of
 from pytest_regional._phases import limits_of, stderr_of
 from pytest_regional._reporting import ATTRIBUTE
-from pytest_regional._retirement import Retirement, UnrestorableStateError
 from pytest_regional._seeds import seed_for
 from pytest_regional._signals import interrupt_deferred
 from pytest_regional._stash import DRAWER, FUZZ, HARNESS, PHASES, TARGET
@@ -32,6 +31,7 @@ from pytest_regional._text import SHOWN_MISMATCHES, plural
 from pytest_regional._tracebacks import hide_own_frames
 from pytest_regional._waiting import waiting_for
 from pytest_regional._written import RunOutputs
+from pytest_regional._xdist import Retirement, UnrestorableStateError
 from pytest_regional.harness.kernel_store.files import KernelFiles
 from pytest_regional.report import details, facts, phase_times, progress, proofs, terminal
 from pytest_regional.report.this_run import CollectedFacts

@@ -15,7 +15,6 @@ from types import FrameType
 from _pytest.outcomes import Failed
 
 from pytest_regional import _processes, _stacks
-from pytest_regional._plain_data import text_of
 
 #: Seconds. Timers count no shorter ones reliably, and a run of a year has no limit.
 LEAST_SECONDS, MOST_SECONDS = 0.1, 365 * 24 * 3600
@@ -137,7 +136,7 @@ def memory_limit(most: int | None) -> Iterator[MemoryLimit]:
     try:
         yield limit
     except Exception as error:
-        if isinstance(error, MemoryError) or _TORCH_SAYS in text_of(error):
+        if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _TORCH_SAYS in str(error)):
             _add_note(error, f"regional_memory lets a test take {most / 2**30:.3g} GiB")
         raise
     finally:

@@ -9,20 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import pytest
-
-from pytest_regional._plain_data import plain, shortened, text_of
 from pytest_regional._text import encodable
-
-if TYPE_CHECKING:
-    from pytest_regional._session import RegionalSession
-
 
 #: What the errors of a worker of pytest-xdist are called on its reports and in its output.
 ATTRIBUTE = "regional_reporting_errors"
@@ -76,7 +68,7 @@ class ReportingErrors:
     def note(self, doing: str, error: BaseException) -> None:
         """Keep ``error``."""
         text = "".join(traceback.format_exception(error))
-        self._errors.append(ReportingError(encodable(doing), encodable(shortened(text))))
+        self._errors.append(ReportingError(encodable(doing), encodable(text)))
 
     def taken(self) -> list[list[str]]:
         """Return all errors as plain data that crosses processes, and forget them here."""
@@ -105,71 +97,3 @@ class ReportingErrors:
             more = f", and {len(doings) - 1} times more" if len(doings) > 1 else ""
             reporter.write_line(f"while {doings[0]}{more}:", red=True)
             reporter.write_line(text.rstrip())
-
-
-class PlainReportHooks:
-    """Makes reports of all tests of the run plain: any of them could end it."""
-
-    def __init__(self, session: RegionalSession) -> None:
-        self._errors = session.errors
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        """Make texts of a report, and what the test recorded, plain."""
-        report = yield
-        with self._errors.kept(f"making the report of {item.nodeid} plain"):
-            report.user_properties = [(text_of(name), plain(value)) for name, value in report.user_properties]
-            report.sections = plain(report.sections)
-            report.longrepr = _plain_longrepr(report.longrepr)
-        return report
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_report_to_serializable(self) -> Generator[None, Any, Any]:
-        """Make what is sent plain, of collection too, and whatever a plugin put on the report."""
-        data = yield
-        with self._errors.kept("making a report plain"):
-            data = plain(data)
-        return data
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, nodeid: str) -> None:
-        """Put a text in place of a warning that has no text in UTF-8."""
-        with self._errors.kept(f"making a warning of {nodeid} plain"):
-            text = text_of(warning_message.message)
-            if text != _text_or_none(warning_message.message):
-                warning_message.message = text
-            warning_message.filename = encodable(warning_message.filename)
-            warning_message.line = encodable(warning_message.line) if warning_message.line else None
-
-
-def _text_or_none(message: object) -> str | None:
-    try:
-        return str(message)
-    except Exception:  # noqa: BLE001 - a class of the test's own
-        return None
-
-
-def _plain_longrepr(longrepr: Any) -> Any:
-    """Return a report's failure plain: a text, a tuple, or pytest's own objects, which are changed."""
-    if type(longrepr) in (str, tuple):
-        return plain(longrepr)
-    _make_plain(longrepr, set())
-    return longrepr
-
-
-def _make_plain(shown: Any, seen: set[int]) -> None:
-    """Make all texts below an object of pytest's plain, in place."""
-    if id(shown) in seen or not type(shown).__module__.startswith("_pytest."):
-        return
-    seen.add(id(shown))
-    for name, value in vars(shown).items():
-        setattr(shown, name, _made_plain(value, seen))
-
-
-def _made_plain(value: Any, seen: set[int]) -> Any:
-    if type(value) is str:
-        return encodable(shortened(value))
-    if type(value) in (list, tuple):
-        return type(value)(_made_plain(one, seen) for one in value)
-    _make_plain(value, seen)
-    return value

@@ -1,31 +1,34 @@
-"""Workers of pytest-xdist: their GPUs and seeds, those that die or are retired, and schedulers that survive it.
+"""Workers of pytest-xdist: their GPUs and seeds, those that die, and those that are retired.
 
-The schedulers are those of ``--dist loadgroup``, ``loadscope``, ``loadfile`` and ``each``.
-
-pytest-xdist gives a test that took its worker along to the next worker, again and again; leaves a worker that replaced
-another with a single test, which it does not run before it has a second; and loses the tests that it wants to give to
-one which has not collected yet (read in 3.5 to 3.8). Such a run loses tests, or never ends. It can go when
-pytest-xdist's own schedulers survive ``tests/plugin/test_scope_schedulers.py``.
+A process in which a test left state that cannot be restored runs no further test. The worker reports that test as any
+other. When its next test would begin it tears down the fixtures of modules and of the session, leaves a note for the
+controller, and exits; the controller gives the test to another worker and starts a fresh one. A run without workers has
+no other process: there the test that left the state fails.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
-from collections.abc import Collection, Generator, Mapping, Sequence
-from functools import cache
+import traceback
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from os import _exit  # before it is guarded
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest._io.saferepr import saferepr
 
+from pytest_regional._errors import RegionalError
 from pytest_regional._reporting import ATTRIBUTE
-from pytest_regional._retirement import Retirement, is_retired, keep_tests_of_retired_workers, teardown_errors
+from pytest_regional._text import encodable
 from pytest_regional._waiting import waiting_for
 
 if TYPE_CHECKING:
     from pytest_regional._session import RegionalSession
+    from pytest_regional.harness.isolation import Leak
 
 
 def starts_workers(config: pytest.Config) -> bool:
@@ -34,7 +37,7 @@ def starts_workers(config: pytest.Config) -> bool:
 
 
 class WorkerHooks:
-    """Hooks of the process that starts the workers.
+    """Hooks of the process that starts the workers, and one of theirs.
 
     Attributes:
         lost: how many workers died: the facts of their last tests may be missing from the totals.
@@ -89,17 +92,21 @@ class WorkerHooks:
             config.hook.pytest_runtest_logreport(report=report)
 
     @pytest.hookimpl(optionalhook=True, wrapper=True)
-    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Generator[None, Any, Any]:
-        """Run each test once, also where workers die or are retired, and tests go to workers in groups.
-
-        A scheduler of the user's stays; pytest-xdist's own for groups are replaced.
-        """
+    def pytest_xdist_make_scheduler(self) -> Generator[None, Any, Any]:
+        """Run each test once, also where workers die or are retired."""
         scheduler = yield
-        if type(scheduler).__module__.startswith("xdist."):
-            scheduler = scheduler_for(config, log) or scheduler
         if scheduler is not None:
-            keep_tests_of_retired_workers(scheduler)
+            keep_tests(scheduler)
         return scheduler
+
+    @pytest.hookimpl(optionalhook=True, wrapper=True, tryfirst=True)
+    def pytest_report_to_serializable(self) -> Generator[None, Any, Any]:
+        """Put texts in place of what a worker cannot send of a report: pytest-xdist would end the run."""
+        data = yield
+        if hasattr(self._session.config, "workerinput"):
+            with self._errors.kept("sending a report"):
+                data = _sendable(data)
+        return data
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:
@@ -108,95 +115,180 @@ class WorkerHooks:
             allow_one_more(sched.config)
 
 
-#: Those that give tests to workers in groups.
-DISTRIBUTIONS = ("loadfile", "loadgroup", "loadscope")
+class UnrestorableStateError(RegionalError, AssertionError):
+    """A test left state that cannot be restored, in the only process that there is."""
 
 
-def scheduler_for(config: Any, log: Any) -> Any:
-    """Return pytest-xdist's scheduler for ``--dist``, fixed; ``None`` for a distribution that needs no fix."""
-    distribution = config.getvalue("dist")
-    if distribution == "each":
-        return _fixed_each()(config, log)
-    return _fixed(distribution)(config, log) if distribution in DISTRIBUTIONS else None
+class Retirement:
+    """Whether this process, and which workers, are retired.
+
+    Args:
+        config: pytest's.
+        scratch_dir: the directory of files between the processes of a run.
+    """
+
+    def __init__(self, config: pytest.Config, scratch_dir: Path) -> None:
+        self._config = config
+        self._scratch_dir = scratch_dir
+        self._test = self._because = ""
+
+    @property
+    def _is_replaced(self) -> bool:
+        """Whether this is a worker for which another may be started."""
+        return hasattr(self._config, "workerinput") and self._config.option.maxworkerrestart is None
+
+    def retire(self, test: str, leaks: Sequence[Leak]) -> str:
+        """Retire this process after ``test``, which left ``leaks``; return what to warn of.
+
+        Raises:
+            UnrestorableStateError: no other process can run the rest.
+        """
+        what = "; ".join(leak.name for leak in leaks)
+        if not self._is_replaced:
+            raise UnrestorableStateError(
+                f"{test} left state that cannot be restored: {what}. Later results of this process cannot be trusted; "
+                f"with pytest-xdist (-n 1) the other tests would run in a new one"
+            )
+        if not self._because:
+            self._test, self._because = test, f"{test} left {what}"
+        return f"left state that cannot be restored: {what} (this worker is retired, and another runs the other tests)"
+
+    def exit_before(self, item: pytest.Item) -> None:
+        """Exit if this process is retired; another one runs ``item``."""
+        if not self._because:
+            return
+        note = {"because": self._because, "test": self._test, "error": _torn_down(item.session)}
+        path = self._note_of(self._config.workerinput["workerid"])  # type: ignore[attr-defined]
+        path.write_text(json.dumps(note), encoding="utf-8")
+        _exit(0)
+
+    def _note_of(self, worker: str) -> Path:
+        return self._scratch_dir / f"retired-{worker}.json"
+
+    def of_worker(self, node: Any) -> dict[str, Any] | None:
+        """Return why a worker that is gone was retired, and what went wrong with that; ``None`` if it was not."""
+        path = self._note_of(node.gateway.id)
+        if not path.exists():
+            return None
+        node.regional_retired = True
+        note: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        path.unlink()
+        return note
 
 
-@cache
-def _fixed(distribution: str) -> type[Any]:
-    from xdist import scheduler  # type: ignore[import-untyped]
-
-    bases: dict[str, type[Any]] = {
-        "loadfile": scheduler.LoadFileScheduling,
-        "loadgroup": scheduler.LoadGroupScheduling,
-        "loadscope": scheduler.LoadScopeScheduling,
-    }
-    base = bases[distribution]
-
-    class Fixed(base):  # type: ignore[misc, valid-type]
-        """Reruns no test that crashed its worker; gives no worker a single test, and none before it has collected."""
-
-        def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
-            """Note what a worker has collected; a replacement that collects other tests is shut down."""
-            super().add_node_collection(node, collection)
-            if node not in self.registered_collections:
-                node.shutdown()
-
-        def remove_node(self, node: Any) -> str | None:
-            """Take back what a worker has not run, except the test that it died in, which is returned.
-
-            One that was retired died in none.
-            """
-            if self.collection is None:
-                self.registered_collections.pop(node, None)  # the one that replaces it has yet to collect
-            workload: dict[str, dict[str, bool]] = self.assigned_work.pop(node)
-            left = {scope: unit for scope, unit in workload.items() if not all(unit.values())}
-            if not left:
-                return None
-            first = next(iter(left.values()))
-            crashed = next(test for test, completed in first.items() if not completed)
-            ended = is_retired(node)
-            first[crashed] = not ended
-            self.workqueue.update({scope: unit for scope, unit in left.items() if not all(unit.values())})
-            for living in self.assigned_work:
-                self._reschedule(living)
-            return None if ended else crashed
-
-        def _reschedule(self, node: Any) -> None:
-            """Give a worker more, until it has two tests or is being shut down."""
-            if node not in self.registered_collections:
-                return  # it replaces a dead one and has not collected yet
-            super()._reschedule(node)
-            while not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
-                super()._reschedule(node)
-
-    return Fixed
+def _torn_down(session: pytest.Session) -> str:
+    """Tear down the fixtures of modules and of the session, as pytest does after the last test; return the failure."""
+    try:
+        session._setupstate.teardown_exact(None)
+    except Exception:  # noqa: BLE001 - reported by the controller
+        return traceback.format_exc()
+    return ""
 
 
-@cache
-def _fixed_each() -> type[Any]:
-    from xdist import scheduler
+def teardown_errors(note: dict[str, Any], node: Any) -> Iterator[pytest.TestReport]:
+    """Yield, as an error of the last test, what failed when a retired worker tore its fixtures down."""
+    if note["error"]:
+        file = note["test"].partition("::")[0]
+        report = pytest.TestReport(note["test"], (file, None, file), {}, "failed", note["error"], "teardown")
+        report.node = node  # type: ignore[attr-defined]
+        yield report
 
-    class FixedEach(scheduler.EachScheduling):  # type: ignore[misc]
-        """A worker that replaced another may be replaced again, and several at once."""
 
-        def remove_node(self, node: Any) -> str | None:
-            """Keep what a worker has not run for its replacement, with the test that it did not begin."""
-            if self.node2collection:
-                self.node2collection.setdefault(node, next(iter(self.node2collection.values())))
-            crashed: str | None = super().remove_node(node)
-            if crashed is None or not is_retired(node):
-                return crashed
-            self._removed2pending.setdefault(node, []).insert(0, self.node2collection[node].index(crashed))
+def is_retired(node: Any) -> bool:
+    """Return whether a worker that is gone ended by :meth:`Retirement.exit_before`."""
+    return bool(getattr(node, "regional_retired", False))
+
+
+def keep_tests(scheduler: Any) -> None:
+    """Have a scheduler run each test once, also where workers die in tests, or are retired before them."""
+    from xdist.scheduler import EachScheduling, LoadScopeScheduling  # type: ignore[import-untyped]
+
+    if isinstance(scheduler, LoadScopeScheduling):
+        _mend_scopes(scheduler)
+    elif isinstance(scheduler, EachScheduling):
+        _mend_each(scheduler)
+    else:
+        remove = scheduler.remove_node
+
+        def remove_node(node: Any) -> str | None:
+            test: str | None = remove(node)
+            if test is None or not is_retired(node):
+                return test
+            scheduler.mark_test_pending(test)
             return None
 
-        def schedule(self) -> None:
-            """Send tests to workers that have collected."""
-            late = [node for node, tests in self.node2pending.items() if not tests and node not in self.node2collection]
-            for node in late:
-                del self.node2pending[node]
-            super().schedule()
-            self.node2pending.update((node, []) for node in late)
+        scheduler.remove_node = remove_node
 
-    return FixedEach
+
+def _mend_scopes(scheduler: Any) -> None:
+    """Mend ``--dist loadscope``, ``loadfile`` and ``loadgroup`` of pytest-xdist (3.5 to 3.8).
+
+    ``LoadScopeScheduling.remove_node`` puts the test that ended its worker back among those to run: it ends worker
+    after worker. ``_reschedule`` gives the worker that replaces another one test, for which that waits, as it begins
+    none before it knows the next; and loses the tests that it gives to a worker which has not collected yet.
+    """
+    remove, reschedule, collected = scheduler.remove_node, scheduler._reschedule, scheduler.registered_collections
+
+    def remove_node(node: Any) -> str | None:
+        if scheduler.collection is None:
+            collected.pop(node, None)
+        units = scheduler.assigned_work[node].values()
+        left = [(unit, test) for unit in units for test in unit if not unit[test]]
+        for unit, test in left[:1]:
+            unit[test] = not is_retired(node)
+        remove(node)
+        return left[0][1] if left and not is_retired(node) else None
+
+    def give_more(node: Any) -> None:
+        if node in collected:
+            reschedule(node)
+            while not node.shutting_down and scheduler._pending_of(scheduler.assigned_work[node]) < 2:
+                reschedule(node)
+
+    scheduler.remove_node, scheduler._reschedule = remove_node, give_more
+
+
+def _mend_each(scheduler: Any) -> None:
+    """Mend ``--dist each`` of pytest-xdist (3.5 to 3.8).
+
+    ``EachScheduling`` raises ``KeyError`` when a worker dies that replaced another (``remove_node``), and when one that
+    replaced another is left nothing to run (``schedule``): it knows what the first workers collected alone.
+    """
+    remove, schedule = scheduler.remove_node, scheduler.schedule
+    collected, pending = scheduler.node2collection, scheduler.node2pending
+
+    def remove_node(node: Any) -> str | None:
+        if pending[node]:
+            collected.setdefault(node, next(iter(collected.values())))
+        test: str | None = remove(node)
+        if test is None or not is_retired(node):
+            return test
+        scheduler._removed2pending.setdefault(node, []).insert(0, collected[node].index(test))
+        return None
+
+    def schedule_collected() -> None:
+        idle = {node: tests for node, tests in pending.items() if not tests and node not in collected}
+        for node in idle:
+            del pending[node]
+        schedule()
+        pending.update(idle)
+
+    scheduler.remove_node, scheduler.schedule = remove_node, schedule_collected
+
+
+def _sendable(value: Any) -> Any:
+    """Return ``value`` with texts in place of all that cannot be sent to another process."""
+    import execnet
+
+    try:
+        execnet.dumps(value)
+    except Exception:  # noqa: BLE001 - a test's own object
+        if type(value) is dict:
+            return {_sendable(name): _sendable(one) for name, one in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(map(_sendable, value))
+        return encodable(value if type(value) is str else saferepr(value))
+    return value
 
 
 def allow_one_more(config: pytest.Config) -> None:

@@ -71,7 +71,6 @@ def _hooks_of_a_run(session: RegionalSession) -> Iterator[tuple[str, object]]:
     from pytest_regional._hooks import RunHooks
     from pytest_regional._last_failed import LastFailedHooks
     from pytest_regional._phases import PhaseHooks
-    from pytest_regional._reporting import PlainReportHooks
     from pytest_regional._xdist import WorkerHooks
 
     endings, workers = EndingHooks(session), WorkerHooks(session)
@@ -80,7 +79,7 @@ def _hooks_of_a_run(session: RegionalSession) -> Iterator[tuple[str, object]]:
     yield "regional-session", RunHooks(session, endings, workers, goldens)
     # Goldens: which are used, and writing them.
     yield "regional-goldens", goldens
-    # Workers of pytest-xdist: seeds, GPUs, replacements.
+    # Workers of pytest-xdist: seeds, GPUs, replacements, reports that cannot be sent.
     yield "regional-workers", workers
     # Limits on setup, call and teardown, and the heartbeat file that a crash leaves.
     yield "regional-phases", PhaseHooks(session)
@@ -90,8 +89,6 @@ def _hooks_of_a_run(session: RegionalSession) -> Iterator[tuple[str, object]]:
     yield "regional-last-failed", LastFailedHooks(session)
     # How long tests took; with pytest-xdist the long ones begin first.
     yield "regional-durations", DurationHooks(session)
-    # Texts that no file or process takes.
-    yield "regional-plain-reports", PlainReportHooks(session)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

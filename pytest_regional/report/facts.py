@@ -28,7 +28,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
-from pytest_regional import _plain_data
 from pytest_regional._files import LARGEST, dumps
 from pytest_regional._stash import FUZZ, Target
 from pytest_regional._text import encodable, plural
@@ -155,7 +154,7 @@ def plain(known: dict[str, Any]) -> dict[str, Any]:
     Raises:
         TypeError: something else is in it.
     """
-    return cast("dict[str, Any]", _plain_data.plain(json.loads(dumps(known))))
+    return cast("dict[str, Any]", json.loads(dumps(known, ensure_ascii=False).encode(errors="replace")))
 
 
 def _slowest_compiles(regional: Regional) -> list[dict[str, Any]]:

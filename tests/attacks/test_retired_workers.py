@@ -1,140 +1,18 @@
-"""A test leaves what cannot be put back: its worker ends, another runs the rest, and no test is lost or run twice.
-
-Schedulers are pytest-xdist's, workers are simulated as its are: one begins a test when it knows the next, or that there
-is none. One run has real workers.
-"""
+"""A test leaves what cannot be put back: its worker ends, another runs the rest, and no test is lost or run twice."""
 
 from __future__ import annotations
 
 import json
 import os
-import random
 from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
-from xdist import scheduler
-from xdist.remote import Producer
 
-from pytest_regional._retirement import Retirement, UnrestorableStateError, keep_tests_of_retired_workers
-from pytest_regional._xdist import DISTRIBUTIONS, scheduler_for
+from pytest_regional._xdist import Retirement, UnrestorableStateError
 from pytest_regional.harness.isolation import Leak
 from tests.warm_process import run_module
-
-PLAIN = {
-    "each": scheduler.EachScheduling,
-    "load": scheduler.LoadScheduling,
-    "worksteal": scheduler.WorkStealingScheduling,
-}
-
-
-class Config:
-    """What schedulers ask of pytest's configuration."""
-
-    def __init__(self, distribution, workers):
-        self.option = SimpleNamespace(loadscopereorder=True)
-        self.getvalue = {"dist": distribution, "tx": ["popen"] * workers}.__getitem__
-        self.getoption = {"maxschedchunk": None}.__getitem__
-
-
-class Worker:
-    """A worker with the tests that it was sent; ``retired`` once one of them left something for good."""
-
-    def __init__(self, number, all_tests):
-        self.gateway = SimpleNamespace(id=f"gw{number}", spec="popen")
-        self.all_tests = all_tests
-        self.tests = []
-        self.asked = None
-        self.retired = self.shutting_down = self.collected = False
-
-    def send_runtest_some(self, indices):
-        self.tests += indices
-
-    def send_runtest_all(self):
-        self.tests += range(self.all_tests)
-
-    def send_steal(self, indices):
-        self.asked = indices
-
-    def shutdown(self):
-        self.shutting_down = True
-
-    def can_go_on(self):
-        return not self.collected or self.shutting_down or len(self.tests) > 1 or self.asked is not None
-
-
-def step(scheduling, worker, names, harmful, ran):
-    """Have a worker do one thing; say whether it is still there."""
-    if not worker.collected:
-        worker.collected = True
-        scheduling.add_node_collection(worker, names)
-        if scheduling.collection_is_completed:
-            scheduling.schedule()
-    elif worker.asked is not None:
-        stolen = worker.asked if set(worker.asked) <= set(worker.tests[1:]) else []
-        worker.asked, worker.tests = None, [test for test in worker.tests if test not in stolen]
-        scheduling.remove_pending_tests_from_node(worker, stolen)
-    elif worker.tests and worker.retired:
-        worker.regional_retired = True
-        assert scheduling.remove_node(worker) is None, "its next test is taken for one that crashed"
-        return False
-    elif worker.tests:
-        test = worker.tests.pop(0)
-        ran.append(names[test])
-        worker.retired |= names[test] in harmful
-        scheduling.mark_test_complete(worker, test)
-    else:
-        if worker in scheduling.nodes:
-            assert scheduling.remove_node(worker) is None
-        return False
-    return True
-
-
-def run(scheduling, names, harmful, workers, draw):
-    """Return the tests that ran, and how many workers ended on purpose."""
-    ran, ended, living = [], 0, [Worker(number, len(names)) for number in range(workers)]
-    for worker in living:
-        scheduling.add_node(worker)
-    while living:
-        if scheduling.tests_finished:
-            for worker in living:
-                worker.shutdown()
-        ready = [worker for worker in living if worker.can_go_on()]
-        assert ready, f"all workers wait; {len(ran)} tests have run"
-        worker = draw.choice(ready)
-        if not step(scheduling, worker, names, harmful, ran):
-            living.remove(worker)
-            if worker.retired and worker.tests:
-                ended += 1
-                living.append(Worker(workers + ended, len(names)))
-                scheduling.add_node(living[-1])
-    return ran, ended
-
-
-@pytest.mark.parametrize("distribution", [*PLAIN, *DISTRIBUTIONS])
-def test_each_test_runs_once(distribution):
-    ends = 0
-    for seed in range(200):
-        draw = random.Random(seed)
-        names = [f"test_{draw.randrange(3)}.py::test_{number}" for number in range(draw.randrange(1, 30))]
-        harmful = set(draw.sample(names, draw.randrange(min(6, len(names)) + 1)))
-        config, log = Config(distribution, draw.randrange(1, 4)), Producer("test", enabled=False)
-        workers = len(config.getvalue("tx"))
-        scheduling = scheduler_for(config, log) or PLAIN[distribution](config, log)
-        keep_tests_of_retired_workers(scheduling)
-        ran, ended = run(scheduling, names, harmful, workers, draw)
-        ends += ended
-        assert sorted(ran) == sorted(names * (workers if distribution == "each" else 1)), seed
-    assert ends > 100
-
-
-@pytest.mark.parametrize("distribution", ["load", "worksteal"])
-def test_without_our_doing_the_next_test_would_be_taken_for_crashed(distribution):
-    names = [f"test_it.py::test_{number}" for number in range(9)]
-    config, log = Config(distribution, 1), Producer("test", enabled=False)
-    with pytest.raises(AssertionError, match="taken for one that crashed"):
-        run(PLAIN[distribution](config, log), names, {names[1]}, 1, random.Random(0))
 
 
 def retirement(folder: Path, *, worker: bool, restarts=None):
@@ -155,7 +33,7 @@ def test_where_no_other_process_runs_the_rest_the_test_fails(tmp_path, worker, r
 
 def test_a_worker_leaves_a_note_that_the_controller_reads_once(tmp_path, monkeypatch):
     ends = []
-    monkeypatch.setattr("pytest_regional._retirement._exit", ends.append)
+    monkeypatch.setattr("pytest_regional._xdist._exit", ends.append)
     of_worker = retirement(tmp_path, worker=True)
     item = SimpleNamespace(session=SimpleNamespace(_setupstate=SimpleNamespace(teardown_exact=lambda item: 1 / 0)))
     of_worker.exit_before(item)

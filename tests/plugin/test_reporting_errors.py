@@ -12,7 +12,7 @@ from pytest_regional._endings import EndingHooks
 from pytest_regional._hooks import RunHooks
 from pytest_regional._last_failed import LastFailedHooks
 from pytest_regional._phases import PhaseHooks
-from pytest_regional._reporting import PlainReportHooks, ReportingErrors
+from pytest_regional._reporting import ReportingErrors
 from pytest_regional._xdist import WorkerHooks
 
 assert _session  # imported here, so that a nested run and what is planted in it see the same modules
@@ -162,7 +162,7 @@ def test_with_workers_too(downstream, pytester, name):
 
 def test_each_hook_is_guarded_or_says_why_not():
     """A hook that is added reports through the guard, or stands above with the reason."""
-    holders = (RunHooks, WorkerHooks, PhaseHooks, EndingHooks, LastFailedHooks, PlainReportHooks, plugin)
+    holders = (RunHooks, WorkerHooks, PhaseHooks, EndingHooks, LastFailedHooks, plugin)
     hooks = {
         (holder.__name__, name): hook
         for holder in holders
