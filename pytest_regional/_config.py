@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pytest
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalError, RegionalValueError
 from pytest_regional._seeds import DEFAULT_SEED, MOST_SEED
 from pytest_regional._text import shown
 
@@ -82,10 +82,6 @@ class Settings:
     process_servers: int
 
 
-class OptionError(RegionalError, ValueError):
-    """A value that an option does not take; the message says what it takes."""
-
-
 class Option(NamedTuple):
     """A setting of the ini file, and a command line option unless it is for few runs.
 
@@ -137,10 +133,10 @@ def _names(value: str | None, default: tuple[str, ...] = ()) -> tuple[str, ...]:
         return default
     names = [name.strip() for name in value.split(",")]
     if not all(names):
-        raise OptionError(f"{value}: an empty name in the comma-separated list")
+        raise RegionalValueError(f"{value}: an empty name in the comma-separated list")
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:
-        raise OptionError(f"{value}: {', '.join(doubled)} is listed twice")
+        raise RegionalValueError(f"{value}: {', '.join(doubled)} is listed twice")
     return tuple(names)
 
 
@@ -166,7 +162,7 @@ def _gpus(value: str | None, config: pytest.Config) -> str:
     from pytest_regional._xdist import CHOICES
 
     if value and value not in CHOICES:
-        raise OptionError(f"expected {' or '.join(CHOICES)}")
+        raise RegionalValueError(f"expected {' or '.join(CHOICES)}")
     return value or CHOICES[0]
 
 
@@ -224,7 +220,7 @@ def _seed(value: str | None, config: pytest.Config) -> int:
     except ValueError:
         seed = -1
     if not 0 <= seed <= MOST_SEED:
-        raise OptionError("expected a whole number from 0 to 2**63 - 1")
+        raise RegionalValueError("expected a whole number from 0 to 2**63 - 1")
     return seed
 
 
@@ -239,7 +235,7 @@ def _reports(value: str | None, config: pytest.Config) -> Outputs:
     outputs = outputs_of(value or "", config.rootpath, os.environ)
     for path in outputs.files:
         if path.is_dir():
-            raise OptionError(f"{path} is a directory: with a slash at its end, it gets what failed tests leave")
+            raise RegionalValueError(f"{path} is a directory: with a slash at its end, it gets what failed tests leave")
         _require_writable(path, path.parent)
     for path in outputs.directories:
         _require_writable(path, path)
@@ -262,7 +258,7 @@ def _verify(value: str | None, config: pytest.Config) -> float | None:
         return None
     seconds = seconds_of(value)
     if missing_solver():
-        raise OptionError(missing_solver())
+        raise RegionalValueError(missing_solver())
     return seconds
 
 
@@ -272,11 +268,11 @@ def _process_servers(value: str | None, config: pytest.Config) -> int:
     found = re.fullmatch(r"forkserver(?::(\d+))?", str(value))
     count = int(found[1] or 1) if found else 0
     if not 1 <= count <= MOST_SERVERS:
-        raise OptionError(f"expected spawn, forkserver, or forkserver:N with N from 1 to {MOST_SERVERS}")
+        raise RegionalValueError(f"expected spawn, forkserver, or forkserver:N with N from 1 to {MOST_SERVERS}")
     from pytest_regional.harness.fork_server import missing_for_fork_server
 
     if missing_for_fork_server():
-        raise OptionError(missing_for_fork_server())
+        raise RegionalValueError(missing_for_fork_server())
     return count
 
 
@@ -287,18 +283,18 @@ def _audit(given: Any, config: pytest.Config) -> bool:
 def _update(given: Any, config: pytest.Config) -> bool:
     """Refuse to write where no one reviews what is written, and where no test could."""
     if given and os.environ.get("CI"):
-        raise OptionError(
+        raise RegionalValueError(
             "refused where the environment has CI set: goldens are written by people, reviewed and committed"
         )
     if given and not is_requested(config):
-        raise OptionError("no test runs without a backend under test: give --regional-backend as well")
+        raise RegionalValueError("no test runs without a backend under test: give --regional-backend as well")
     return bool(given)
 
 
 def _require_writable(path: Path, folder: Path) -> None:
     existing = next(one for one in (folder, *folder.parents) if one.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise OptionError(f"{path} cannot be written: {existing} is not a writable directory")
+        raise RegionalValueError(f"{path} cannot be written: {existing} is not a writable directory")
 
 
 OPTIONS = (

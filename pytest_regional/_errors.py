@@ -7,6 +7,14 @@ class RegionalError(Exception):
     """Base of the errors of this package; most have a second base, such as ``AssertionError`` or ``ValueError``."""
 
 
+class RegionalValueError(RegionalError, ValueError):
+    """An argument, an option or a setting cannot be used; the message names those that can."""
+
+
+class RegionalRuntimeError(RegionalError, RuntimeError):
+    """Something that was asked for cannot be done now; the message says why and what to change."""
+
+
 class RegionalWarning(UserWarning):
     """Base of the warnings of this package."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalError, RegionalValueError
 from pytest_regional._text import unknown_name
 
 COMPILE_MARK = "regional_compile"
@@ -135,13 +135,13 @@ def _devices(value: Any) -> tuple[str, ...]:
 
 
 def _device_requirements(value: Any) -> tuple[str, ...]:
-    from pytest_regional.harness.devices.requirements import DeviceRequirementError, parse_requirement
+    from pytest_regional.harness.devices.requirements import parse_requirement
 
     requirements = _strings("device_requires", value)
     for requirement in requirements:
         try:
             parse_requirement(requirement)
-        except DeviceRequirementError as error:
+        except RegionalValueError as error:
             raise MarkError(f"{COMPILE_MARK}: {error}") from None
     return requirements
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalValueError
 from pytest_regional._text import unknown_name
 
 #: In the order of a compile. ``passes`` are the pre-grad, joint and post-grad passes, ``inductor`` its lowering,
@@ -17,18 +17,14 @@ TOTAL = "total"
 CLOCK_NAMES = ("wall", "cpu")
 
 
-class UnknownPhaseError(RegionalError, ValueError):
-    """A name that is no phase of a compile; the message suggests the nearest one."""
-
-
 def checked_phase(name: str | None) -> str:
     """Return the name of a phase, :data:`TOTAL` for ``None``.
 
     Raises:
-        UnknownPhaseError: it is none.
+        RegionalValueError: it is none.
     """
     if name is None or name == TOTAL:
         return TOTAL
     if name not in PHASES:
-        raise UnknownPhaseError(unknown_name("phase of a compile", name, (*PHASES, TOTAL)))
+        raise RegionalValueError(unknown_name("phase of a compile", name, (*PHASES, TOTAL)))
     return name

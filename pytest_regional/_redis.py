@@ -26,14 +26,6 @@ class ServerError(RegionalError, ConnectionError):
     """A server cannot be used; the message says why, without what the address holds of users and passwords."""
 
 
-class ServerTimeoutError(ServerError):
-    """There was no whole answer in time."""
-
-
-class UnexpectedReplyError(ServerError):
-    """A server answered with something else than what the command is answered with."""
-
-
 class Server(Protocol):
     """What can be asked, by whatever methods."""
 
@@ -121,7 +113,7 @@ def within(seconds: float, call: Callable[[], _T], give_up: Callable[[], None]) 
         give_up: ends what ``call`` waits for; called when the time is over, and when this thread is interrupted.
 
     Raises:
-        ServerTimeoutError: the time is over.
+        ServerError: the time is over.
     """
     answer: Future[_T] = Future()
 
@@ -140,7 +132,7 @@ def within(seconds: float, call: Callable[[], _T], give_up: Callable[[], None]) 
         if not in_time:
             give_up()
     if not in_time:  # whatever the call ended with when it was given up
-        raise ServerTimeoutError("no whole answer in the time that is allowed")
+        raise ServerError("no whole answer in the time that is allowed")
     return answer.result()
 
 
@@ -195,7 +187,7 @@ class UntrustedRedis:
         """
         value = self.ask(lambda client: client.get(name))
         if value is not None and not isinstance(value, bytes):
-            raise UnexpectedReplyError(f"it answered GET with {_kind(value)}, not with a string of bytes")
+            raise ServerError(f"it answered GET with {_kind(value)}, not with a string of bytes")
         return value
 
     def set(self, name: str, data: bytes) -> None:
@@ -206,7 +198,7 @@ class UntrustedRedis:
         """
         value = self.ask(lambda client: client.set(name, data))
         if value is not True:
-            raise UnexpectedReplyError(f"it answered SET with {_kind(value)}, not with OK")
+            raise ServerError(f"it answered SET with {_kind(value)}, not with OK")
 
     def ask(self, question: Callable[[Any], _T]) -> _T:
         """Return what ``question`` returns of the client.
@@ -242,7 +234,7 @@ class UntrustedRedis:
             over = self._over
         if over:
             connection.disconnect()
-            raise ServerTimeoutError("connected when nobody waited any more")
+            raise ServerError("connected when nobody waited any more")
         try:
             connection.on_connect()
         except Exception:
@@ -256,10 +248,10 @@ class UntrustedRedis:
             text = text.replace(secret, "***")  # servers repeat a command that they do not know
         text = f"{type(error).__name__}: {shown(text, 300)}"
         if isinstance(error, (redis.TimeoutError, TimeoutError)):
-            return ServerTimeoutError(text)
+            return ServerError(text)
         if isinstance(error, (redis.ConnectionError, OSError)):
             return ServerError(f"the server cannot be reached: {text}")
-        return UnexpectedReplyError(f"it answered with what cannot be understood: {text}")
+        return ServerError(f"it answered with what cannot be understood: {text}")
 
 
 def _kind(value: object) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalValueError
 from pytest_regional._text import unknown_name
 from pytest_regional._torch import installed_version, release_of
 
@@ -72,10 +72,6 @@ def versions_in(specifier: object) -> SpecifierSet:
         return SpecifierSet(specifier if isinstance(specifier, str) else "not a string")
     except InvalidSpecifier as error:
         raise ValueError(f"{specifier!r} is no version specifier such as '>=2.13' or '>=2.11,<2.14'") from error
-
-
-class UnknownCapabilityError(RegionalError, LookupError):
-    """A capability name that does not exist; the message lists the known ones."""
 
 
 #: Every capability, and what a backend claims with it: the sentence that reports show.
@@ -161,7 +157,7 @@ class Capabilities:
         """Answer as the keywords of the class say.
 
         Raises:
-            UnknownCapabilityError: a keyword that is no capability.
+            RegionalValueError: a keyword that is no capability.
         """
         super().__init_subclass__()
         for name, answer in answers.items():
@@ -182,7 +178,7 @@ class Capabilities:
         """Return whether capability ``name`` is supported.
 
         Raises:
-            UnknownCapabilityError: a name that is no capability.
+            RegionalValueError: a name that is no capability.
             TypeError: a property that returns anything but a :class:`Support`.
         """
         known = self._known(name)
@@ -198,7 +194,7 @@ class Capabilities:
         """Return a copy whose :meth:`get` disclaims the capabilities in ``reasons``.
 
         Raises:
-            UnknownCapabilityError: a name that is no capability.
+            RegionalValueError: a name that is no capability.
         """
         changed = copy.copy(self)
         disclaimed = {self._known(name): unsupported(reason) for name, reason in reasons.items()}
@@ -209,7 +205,7 @@ class Capabilities:
     def _known(cls, name: str) -> str:
         # As names() finds them, without reading all: this is asked many times for each fuzzed program.
         if not isinstance(getattr(cls, name, None), property):
-            raise UnknownCapabilityError(unknown_name("capability", name, cls.names()))
+            raise RegionalValueError(unknown_name("capability", name, cls.names()))
         return name
 
 
@@ -226,6 +222,6 @@ def declared(**answers: Support | bool) -> Callable[[], Capabilities]:
     """Return a :class:`Capabilities` subclass with the given answers: the short form for small backends.
 
     Raises:
-        UnknownCapabilityError: a name that is no capability.
+        RegionalValueError: a name that is no capability.
     """
     return types.new_class("DeclaredCapabilities", (Capabilities,), answers)

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalError, RegionalValueError
 from pytest_regional._files import TextFileError, text_of
 from pytest_regional._text import unknown_name
-from pytest_regional.backends.capabilities import UnknownCapabilityError
 from pytest_regional.backends.spec import BackendSpec
 
 GROUP = "pytest_regional.backends"
@@ -223,7 +222,7 @@ class ProjectFile:
             return spec
         try:
             return dataclasses.replace(spec, capabilities=spec.capabilities.disclaiming(reasons))
-        except UnknownCapabilityError as error:
+        except RegionalValueError as error:
             raise ProjectFileError(f"{self.path}: [{SECTION}.{spec.name}] disclaims: {error}") from error
 
 

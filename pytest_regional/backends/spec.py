@@ -144,7 +144,7 @@ class BackendSpec:
         """Return whether a capability is there: as claimed, and with what it needs.
 
         Raises:
-            UnknownCapabilityError: a name that is no capability.
+            RegionalValueError: a name that is no capability.
         """
         support = self.capabilities.get(capability)
         if support and self.graph_pass is None and capability.startswith("full_graph"):

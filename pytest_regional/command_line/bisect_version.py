@@ -33,10 +33,6 @@ _SECONDS = 600
 _FIXED, _FAILS = 0, 1
 
 
-class EnvironmentMissingError(UsageError):
-    """An environment could not be made; the message ends with what pip said last."""
-
-
 @dataclass(frozen=True)
 class Checked:
     """One release.
@@ -90,8 +86,8 @@ def run(asked: argparse.Namespace) -> int:
     """Check the finding with each release and print the table; return the exit status.
 
     Raises:
-        UsageError: a finding or a directory that is not there, or text that names no release.
-        EnvironmentMissingError: a release cannot be installed.
+        UsageError: a finding or a directory that is not there, text that names no release, or one that cannot be
+            installed.
     """
     finding, releases = asked.finding.absolute(), versions(asked.torch)
     if not finding.is_file() or finding.suffix not in (".json", ".py"):
@@ -135,7 +131,7 @@ def environment(folder: Path, version: str, wheels: Path | None = None) -> Path:
     """Return the interpreter of a virtual environment with one release of PyTorch and this package; make it if missing.
 
     Raises:
-        EnvironmentMissingError: pip cannot install that.
+        UsageError: pip cannot install that.
     """
     python = folder / "bin" / "python"
     if (folder / _COMPLETE).exists():
@@ -149,7 +145,7 @@ def environment(folder: Path, version: str, wheels: Path | None = None) -> Path:
         done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="backslashreplace", check=False)
         if done.returncode:
             last = (done.stderr.strip() or "no message").splitlines()[-1]
-            raise EnvironmentMissingError(f"torch {version} cannot be installed into {folder}: {last}")
+            raise UsageError(f"torch {version} cannot be installed into {folder}: {last}")
     (folder / _COMPLETE).touch()
     return python
 

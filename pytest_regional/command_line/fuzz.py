@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalError, RegionalRuntimeError, RegionalValueError
 from pytest_regional._limits import memory_of
 from pytest_regional._text import plural, printable, unknown_name
 from pytest_regional.command_line.targets import UsageError
-from pytest_regional.fuzz.budget import Budget, BudgetError, duration
+from pytest_regional.fuzz.budget import Budget, duration
 from pytest_regional.fuzz.findings import strict_json
 from pytest_regional.fuzz.findings.provenance import too_many
 from pytest_regional.fuzz.findings.strict_json import Field, MalformedError
 from pytest_regional.fuzz.modes import MODES
-from pytest_regional.fuzz.processes import Processes, ProcessesError, Work
+from pytest_regional.fuzz.processes import Processes, Work
 from pytest_regional.fuzz.shards import MOST_SHARDS, SEEDS, CampaignFolder, Part, Plan
 
 _HELP = "fuzz backends with several processes: on this machine, or on a Ray cluster"
@@ -127,7 +127,9 @@ def _run(asked: argparse.Namespace) -> int:
         shown.look()
         total = folder.total()
     if not interrupted and budget.examples is None and total.examples == before:
-        raise ProcessesError("no program was checked in this time, of which starting processes takes a part: give more")
+        raise RegionalRuntimeError(
+            "no program was checked in this time, of which starting processes takes a part: give more"
+        )
     print(f"{shown.sums()}; {shown.count} new in {asked.findings}" if shown.count else f"{shown.sums()}\nnothing new")
     if wrong := too_many(total.refused, total.examples):
         print(printable(f"warning: {wrong}"))
@@ -256,7 +258,7 @@ def _sentence(error: RegionalError) -> str:
 def _budget(text: str) -> Budget:
     try:
         return Budget.parse(text)
-    except BudgetError as error:
+    except RegionalValueError as error:
         raise UsageError(f"--budget: {error}.") from error
 
 
@@ -274,11 +276,11 @@ def _names(text: str) -> list[str]:
 def _settings(text: str) -> tuple[str, ...]:
     if not text or text == "none":
         return ()
-    from pytest_regional.fuzz.settings import UnknownSettingError, named_settings
+    from pytest_regional.fuzz.settings import named_settings
 
     try:
         return tuple(setting.name for setting in named_settings(_names(text)))
-    except UnknownSettingError as error:
+    except RegionalValueError as error:
         raise UsageError(f"--settings={text}: {_sentence(error)}") from error
 
 

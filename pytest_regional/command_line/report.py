@@ -75,8 +75,7 @@ def run(asked: argparse.Namespace) -> int:
     """Write the report; return the exit status.
 
     Raises:
-        UsageError: what is asked for cannot be read.
-        EnvironmentMissingError: a release cannot be installed.
+        UsageError: what is asked for cannot be read, or a release cannot be installed.
     """
     if asked.trace and asked.output is None:
         raise UsageError("--trace needs --output: the archive is written next to the report")

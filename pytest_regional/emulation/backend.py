@@ -254,7 +254,7 @@ def emulated(profile: str | DeviceProfile = DEFAULT_PROFILE, plan: LaunchPlan | 
         plan: how kernels are launched.
 
     Raises:
-        UnknownProfileError: there is no such GPU.
+        RegionalValueError: there is no such GPU.
         EmulationError: another GPU is being emulated.
         MissingTorchSymbolError: the installed torch or triton cannot be emulated; names what is missing.
     """

@@ -8,12 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalError, RegionalValueError
 from pytest_regional._text import unknown_name
-
-
-class UnknownProfileError(RegionalError, ValueError):
-    """A GPU that there is no description of; the message lists those there are."""
 
 
 @dataclass(frozen=True)
@@ -122,10 +118,10 @@ def profile_named(name: str) -> DeviceProfile:
     """Return the description of the GPU called ``name``.
 
     Raises:
-        UnknownProfileError: there is none.
+        RegionalValueError: there is none.
     """
     if name not in PROFILES:
-        raise UnknownProfileError(unknown_name("GPU", name, tuple(PROFILES)))
+        raise RegionalValueError(unknown_name("GPU", name, tuple(PROFILES)))
     return PROFILES[name]
 
 

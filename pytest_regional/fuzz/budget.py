@@ -9,16 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_regional import _limits
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalValueError
 from pytest_regional._text import shown
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 #: More than a machine checks in its life.
 MOST_EXAMPLES = 1_000_000_000
-
-
-class BudgetError(RegionalError, ValueError):
-    """A budget that says neither how many programs nor how long."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,7 @@ class Budget:
         """Read ``"500"``, ``"30s"``, ``"10m"``, ``"2h"``, or the name of a profile.
 
         Raises:
-            BudgetError: the text is none of these, or asks for nothing.
+            RegionalValueError: the text is none of these, or asks for nothing.
         """
         cleaned = text.strip().lower()
         if cleaned in PROFILES:
@@ -89,8 +85,8 @@ _EXPECTED = (
 )
 
 
-def _no_budget(text: str) -> BudgetError:
-    return BudgetError(f"{shown(text)!r} is no budget: {_EXPECTED}")
+def _no_budget(text: str) -> RegionalValueError:
+    return RegionalValueError(f"{shown(text)!r} is no budget: {_EXPECTED}")
 
 
 #: What comes last in a budget of time may still take so long: a finding that is not made small is hard to read.

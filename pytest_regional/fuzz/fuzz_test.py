@@ -41,10 +41,6 @@ SHARD_ARGUMENT = "_regional_fuzz_shard"
 SEQUENCE_COST = 5
 
 
-class FindingsWarning(RegionalWarning):
-    """A file in the folder of findings that holds none; a campaign does not know what it told."""
-
-
 class CampaignError(RegionalError, AssertionError):
     """What fails a fuzz test once its campaign is over.
 
@@ -55,14 +51,6 @@ class CampaignError(RegionalError, AssertionError):
     def __init__(self, message: str, code: Mapping[str, Sequence[GeneratedSource]] | None = None) -> None:
         super().__init__(message)
         self.code = code or {}
-
-
-class NewFindingsError(CampaignError):
-    """A campaign met defects that no finding in the folder of findings explains."""
-
-
-class RefusedProgramsError(CampaignError):
-    """Eager refuses so many of a campaign's programs that their generator is at fault."""
 
 
 def shards(config: pytest.Config) -> int:
@@ -127,9 +115,9 @@ class FuzzTest:
             oracles: names of the oracles to check; all that the mode can by default.
 
         Raises:
-            NewFindingsError: with a line for each defect that is not among the known findings. What AOTAutograd breaks
+            CampaignError: with a line for each defect that is not among the known findings. What AOTAutograd breaks
                 without the backend is kept as a finding of ``aot_eager``, and is no reason to fail another backend.
-            RefusedProgramsError: eager refuses more than a few of a hundred programs; fewer are skipped.
+                It is raised as well when eager refuses more than a few of a hundred programs; fewer are skipped.
         """
         from pytest_regional.fuzz.programs import Programs
 
@@ -157,7 +145,7 @@ class FuzzTest:
             processes: whether some compiles happen in new processes, which take seconds; not in mode ``interpret``.
 
         Raises:
-            NewFindingsError: with a line for each defect that is not among the known findings.
+            CampaignError: with a line for each defect that is not among the known findings.
         """
         from pytest_regional.fuzz.caches.campaign import CacheSequences
 
@@ -245,17 +233,17 @@ class FuzzTest:
         if not result.examples and not result.interrupted:
             missing = ", ".join(sorted(result.unclaimed))
             more = f"all need what the backend disclaims ({missing})" if missing else "give --regional-fuzz more"
-            raise NewFindingsError(f"the campaign checked no {self.unit}: {more}")
+            raise CampaignError(f"the campaign checked no {self.unit}: {more}")
         own = [finding for finding in result.findings if finding.backend == self.backend]
         if own:
             lines = [f"{finding.title}\n    {result.scripts[finding.name]}" for finding in own]
-            raise NewFindingsError(
+            raise CampaignError(
                 f"{plural(len(lines), 'new finding')} in {plural(result.examples, self.unit)} "
                 f"(--regional-seed={self.run_seed}):\n  " + "\n  ".join(lines),
                 {finding.name: result.code.get(finding.name, ()) for finding in own},
             )
         if wrong := too_many(result.refused, result.examples):
-            raise RefusedProgramsError(f"{wrong}\n--regional-seed={self.run_seed} draws the same")
+            raise CampaignError(f"{wrong}\n--regional-seed={self.run_seed} draws the same")
 
     @property
     def facts(self) -> dict[str, Any] | None:
@@ -300,7 +288,7 @@ def _summary_of(oracle: str) -> str:
 
 
 def _warn(error: FindingError | ProgramFileError) -> None:
-    warnings.warn(FindingsWarning(printable(str(error))), stacklevel=2)
+    warnings.warn(RegionalWarning(printable(str(error))), stacklevel=2)
 
 
 def is_fuzz_test(item: pytest.Item) -> bool:

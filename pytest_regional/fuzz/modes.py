@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalValueError
 from pytest_regional._text import unknown_name
 
 if TYPE_CHECKING:
@@ -29,10 +29,6 @@ WITHOUT_DYNAMO = ("aten", "graph")
 INTERPRETED = ("aten", "graph", "interpret")
 
 
-class ModeError(RegionalError, ValueError):
-    """A mode that does not exist, or that the device or the backend at hand cannot take."""
-
-
 def mode_of(device: str) -> str:
     """Return the mode that a device under test takes unless told otherwise."""
     return "emulated" if device.startswith("cuda-emulated") else "native"
@@ -42,11 +38,11 @@ def nearest_mode(regional: Regional, name: str) -> str:
     """Return the mode ``name``, or where device or backend cannot take it, the one of the device.
 
     Raises:
-        ModeError: there is no such mode.
+        RegionalValueError: there is no such mode.
     """
     try:
         _check(regional, name)
-    except ModeError:
+    except RegionalValueError:
         if name not in MODES:
             raise
         return mode_of(regional.device_under_test.name)
@@ -58,7 +54,7 @@ def in_mode(regional: Regional, name: str) -> Iterator[None]:
     """Compile in a mode while the context lasts.
 
     Raises:
-        ModeError: there is no such mode, or this harness cannot take it; says why.
+        RegionalValueError: there is no such mode, or this harness cannot take it; says why.
     """
     from pytest_regional._torch.dynamo import guards_untimed
     from pytest_regional._torch.inductor import interpreting_regions
@@ -76,7 +72,7 @@ def keeping_whole_results(regional: Regional, name: str) -> Iterator[None]:
     A backend without an outer cache has PyTorch's, which keeps whole results only under ``force_autograd_cache``.
 
     Raises:
-        ModeError: as :func:`in_mode`.
+        RegionalValueError: as :func:`in_mode`.
     """
     from pytest_regional._torch.config import forced_autograd_cache
 
@@ -87,20 +83,20 @@ def keeping_whole_results(regional: Regional, name: str) -> Iterator[None]:
 
 def _check(regional: Regional, name: str) -> None:
     if name not in MODES:
-        raise ModeError(unknown_name("mode", name, MODES))
+        raise RegionalValueError(unknown_name("mode", name, MODES))
     device = regional.device_under_test.name
     if name not in INTERPRETED and name != mode_of(device):
-        raise ModeError(f"mode {name!r} does not run on device {device!r}, whose mode is {mode_of(device)!r}")
+        raise RegionalValueError(f"mode {name!r} does not run on device {device!r}, whose mode is {mode_of(device)!r}")
     if name in INTERPRETED and mode_of(device) == "emulated":
-        raise ModeError(f"mode {name!r} generates no code, so it has no use for device {device!r}: use 'cpu'")
+        raise RegionalValueError(f"mode {name!r} generates no code, so it has no use for device {device!r}: use 'cpu'")
     support = regional.supports("regions")
     if name in INTERPRETED and not support:
-        raise ModeError(
+        raise RegionalValueError(
             f"mode {name!r} interprets what backend {regional.backend!r} hands to Inductor region by region, and it "
             f"disclaims regions ({support.reason}): use another mode"
         )
     if name == "aten" and regional._spec.graph_pass is None:
-        raise ModeError(
+        raise RegionalValueError(
             f"mode 'aten' hands graphs to the graph pass of a backend, and the BackendSpec of {regional.backend!r} "
             f"gives none (graph_pass): use mode 'graph'"
         )

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalError, RegionalRuntimeError
 from pytest_regional.fuzz.budget import MARKERS
 from pytest_regional.fuzz.shards import DEATHS, CampaignFolder, Plan, Progress
 
@@ -49,10 +49,6 @@ _DEATHS_IN_A_ROW = 3
 
 #: Lines of a process's output that are shown where it could not work.
 _LINES = 15
-
-
-class ProcessesError(RegionalError, RuntimeError):
-    """The processes of a campaign cannot do what they are to do; says why."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +112,7 @@ class Processes:
         """Check all shards, as long as there is time; what a killed command left is checked again.
 
         Raises:
-            ProcessesError: the processes cannot do what they are to do.
+            RegionalRuntimeError: the processes cannot do what they are to do.
         """
         shutil.rmtree(self._folder.path / MARKERS, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix="pytest-regional-") as scratch:
@@ -177,7 +173,7 @@ class Processes:
         status, says = one.process.returncode, _tail(one.log)
         shutil.rmtree(one.work.scratch, ignore_errors=True)
         if status == CANNOT:
-            raise ProcessesError(says)
+            raise RegionalRuntimeError(says)
         if status not in (DONE, GROWN):
             self._died(one, status, says)
         if status != DONE and not self._stopping:
@@ -189,7 +185,7 @@ class Processes:
         if marker is None:
             self._deaths += not self._stopping  # a process that had just started is stopped so
             if self._deaths >= _DEATHS_IN_A_ROW:
-                raise ProcessesError(
+                raise RegionalRuntimeError(
                     f"{self._deaths} processes in a row died outside of a check; the last one {how}: {says}"
                 )
             return
@@ -286,7 +282,7 @@ def main() -> int:
         return CANNOT
 
 
-__all__ = ["CANNOT", "DONE", "GROWN", "MOST_BYTES", "Processes", "ProcessesError", "Work"]
+__all__ = ["CANNOT", "DONE", "GROWN", "MOST_BYTES", "Processes", "RegionalRuntimeError", "Work"]
 
 if __name__ == "__main__":
     sys.exit(main())

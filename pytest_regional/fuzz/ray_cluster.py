@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalRuntimeError
 from pytest_regional._secrets import masked, without_secrets_of
-from pytest_regional.fuzz.processes import Processes, ProcessesError, Work
+from pytest_regional.fuzz.processes import Processes, Work
 from pytest_regional.fuzz.shards import SIZE, CampaignFolder
 
 #: What starts a cluster on this machine, for one campaign.
@@ -42,10 +42,6 @@ _TOKEN = (
 )
 
 
-class ClusterError(RegionalError, RuntimeError):
-    """There is no such cluster, or it cannot be used; says why."""
-
-
 def check_shards(work: Work, files: Mapping[str, bytes]) -> dict[str, bytes]:
     """Check shards on this machine; return the files that are new or changed, by their place in the findings.
 
@@ -54,7 +50,7 @@ def check_shards(work: Work, files: Mapping[str, bytes]) -> dict[str, bytes]:
         files: known findings, and how far the shards are.
 
     Raises:
-        ProcessesError: the process cannot do what it is to do.
+        RegionalRuntimeError: the process cannot do what it is to do.
     """
     with tempfile.TemporaryDirectory(prefix="pytest-regional-") as temporary:
         findings = Path(temporary)
@@ -91,14 +87,16 @@ class RayCluster:
         workers: how many tasks run at once; None for as many as the cluster has cores.
 
     Raises:
-        ClusterError: Ray is not installed, or there is no such cluster.
+        RegionalRuntimeError: Ray is not installed, or there is no such cluster.
     """
 
     def __init__(self, address: str, workers: int | None) -> None:
         try:
             self._ray: Any = importlib.import_module("ray")
         except ImportError as error:
-            raise ClusterError("the package ray is missing. Run: pip install 'pytest-regional[cluster]'") from error
+            raise RegionalRuntimeError(
+                "the package ray is missing. Run: pip install 'pytest-regional[cluster]'"
+            ) from error
         options = {"num_cpus": workers, "include_dashboard": False} if address == LOCAL else {"address": address}
         try:
             with warnings.catch_warnings():
@@ -108,7 +106,7 @@ class RayCluster:
             # Whatever Ray's client raises: ConnectionError, RuntimeError, those of gRPC.
             why = without_secrets_of(address, f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}")
             hint = "" if address == LOCAL else f". {_TOKEN}"
-            raise ClusterError(f"no Ray cluster answers at {masked(address)}: {why}{hint}") from error
+            raise RegionalRuntimeError(f"no Ray cluster answers at {masked(address)}: {why}{hint}") from error
         self.workers = workers or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def run(self, work: Work, look: Callable[[], None] = lambda: None) -> None:
@@ -119,7 +117,7 @@ class RayCluster:
             look: called every few seconds.
 
         Raises:
-            ProcessesError: the processes cannot do what they are to do, or Ray gave up a task.
+            RegionalRuntimeError: the processes cannot do what they are to do, or Ray gave up a task.
         """
         until = None if work.seconds is None else time.monotonic() + work.seconds
         task = self._ray.remote(num_cpus=1, max_retries=RETRIES)(check_shards)
@@ -139,12 +137,14 @@ class RayCluster:
                 try:
                     _take(self._ray.get(future), work.findings)
                 except self._ray.exceptions.RayTaskError as error:
-                    raise ProcessesError(str(error.cause)) from error
+                    raise RegionalRuntimeError(str(error.cause)) from error
                 except self._ray.exceptions.RayError as error:
                     lost.append(next((line for line in str(error).splitlines() if line), type(error).__name__))
             look()
         if lost:
-            raise ProcessesError(f"Ray gave up shards, which the same command checks again; the last ones: {lost[-1]}")
+            raise RegionalRuntimeError(
+                f"Ray gave up shards, which the same command checks again; the last ones: {lost[-1]}"
+            )
 
     def close(self) -> None:
         """Leave the cluster, and end one that was started for this campaign."""
@@ -182,4 +182,4 @@ def _take(files: Mapping[str, bytes], findings: Path) -> None:
     unpack({name: data for name, data in files.items() if name.startswith("campaigns/")}, findings)
 
 
-__all__ = ["LOCAL", "ClusterError", "RayCluster"]
+__all__ = ["LOCAL", "RayCluster", "RegionalRuntimeError"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalValueError
 from pytest_regional._text import unknown_name
 from pytest_regional._torch.config import DYNAMO, FUNCTORCH, INDUCTOR, config_names, patched_config
 from pytest_regional.fuzz.modes import COMPILED
@@ -186,19 +186,15 @@ SETTINGS: tuple[Setting, ...] = (
 BY_NAME: Mapping[str, Setting] = MappingProxyType({setting.name: setting for setting in SETTINGS})
 
 
-class UnknownSettingError(RegionalError, ValueError):
-    """A name that is neither a setting of the table nor a layer."""
-
-
 def named_settings(names: Collection[str]) -> tuple[Setting, ...]:
     """Return the settings of the table that ``names`` stand for: settings, whole layers, or ``"all"``.
 
     Raises:
-        UnknownSettingError: a name of nothing.
+        RegionalValueError: a name of nothing.
     """
     for name in names:
         if name != "all" and name not in MODULES and name not in BY_NAME:
-            raise UnknownSettingError(unknown_name("setting", name, ("all", *MODULES, *BY_NAME)))
+            raise RegionalValueError(unknown_name("setting", name, ("all", *MODULES, *BY_NAME)))
     return tuple(one for one in SETTINGS if "all" in names or one.layer in names or one.name in names)
 
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalRuntimeError
 from pytest_regional._files import write_whole
 
 if TYPE_CHECKING:
@@ -49,10 +49,6 @@ LOCK_SECONDS = 30.0
 
 #: Of a program that ends its process twice, no third process checks it.
 DEATHS = 2
-
-
-class CampaignFolderError(RegionalError, RuntimeError):
-    """The folder of a campaign cannot be used: another command works on it, or a file in it is damaged."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +174,7 @@ class CampaignFolder:
         command was killed, the campaign stays locked.
 
         Raises:
-            CampaignFolderError: another command works on it.
+            RegionalRuntimeError: another command works on it.
         """
         with (self.path / "lock").open("ab") as file:
             until = time.monotonic() + LOCK_SECONDS
@@ -188,7 +184,7 @@ class CampaignFolder:
                     break
                 except BlockingIOError:
                     if time.monotonic() > until:
-                        raise CampaignFolderError(
+                        raise RegionalRuntimeError(
                             f"another command works on this campaign, in {self.path}: wait for its end, or give "
                             "another --seed or --findings"
                         ) from None
@@ -199,7 +195,7 @@ class CampaignFolder:
         """Return how far a shard is.
 
         Raises:
-            CampaignFolderError: its file is damaged.
+            RegionalRuntimeError: its file is damaged.
         """
         file = self.file(shard)
         return _read(file, _progress) if file.exists() else Progress()
@@ -216,7 +212,7 @@ class CampaignFolder:
         """Return how far all shards are together.
 
         Raises:
-            CampaignFolderError: a file is damaged.
+            RegionalRuntimeError: a file is damaged.
         """
         return sum((_read(file, _progress) for file in self.path.glob("shard-*.json")), Progress())
 
@@ -243,7 +239,7 @@ def _read(file: Path, read: Callable[[Any], T]) -> T:
     try:
         return read(json.loads(file.read_bytes()))
     except (KeyError, TypeError, ValueError) as error:
-        raise CampaignFolderError(f"{file} is damaged ({error}): delete it") from error
+        raise RegionalRuntimeError(f"{file} is damaged ({error}): delete it") from error
 
 
-__all__ = ["SEEDS", "SIZE", "CampaignFolder", "CampaignFolderError", "Part", "Plan", "Progress"]
+__all__ = ["SEEDS", "SIZE", "CampaignFolder", "Part", "Plan", "Progress", "RegionalRuntimeError"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalValueError
 from pytest_regional._pass_forms import pass_name
 from pytest_regional._region import AnnotationError
 from pytest_regional._torch.dynamo import annotation_mistake_in, invalid_backend_error, registered_backend, to_compile
@@ -26,7 +26,7 @@ from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.attribution import Ownership
 from pytest_regional.harness.observe.listeners import compile_graph_observed
 from pytest_regional.harness.observe.observer import Observer
-from pytest_regional.harness.options import CompileOptionError, CompileOptions
+from pytest_regional.harness.options import CompileOptions
 from pytest_regional.harness.parity.execution import cotangents_for
 from pytest_regional.harness.pre_grad_passes import runs_counted
 
@@ -155,7 +155,7 @@ class CompilesWithBackend:
 
     def _variant(self, option: str, value: str) -> Callable[..., Any]:
         if option not in self._spec.variants:
-            raise CompileOptionError(
+            raise RegionalValueError(
                 f"backend {self._spec.name!r} has no variant {option!r}: its BackendSpec names none"
             )
         return self._spec.variants[option](value)
@@ -172,10 +172,6 @@ class CompilesWithBackend:
     def _capture_scope(self) -> Callable[[], contextlib.AbstractContextManager[None]]:
         options: CompileOptions | None = getattr(self._current, "options", None)
         return functools.partial(options.scope, self._spec.compile_options) if options else contextlib.nullcontext
-
-
-class NoGraphPassError(RegionalError, LookupError):
-    """The backend under test does not say how it compiles a graph that was captured ahead of time."""
 
 
 class FullGraph:
@@ -196,7 +192,7 @@ class FullGraph:
     def terminal(self) -> Any:
         """The backend's pass, named after the backend if it has no name."""
         if self._spec.graph_pass is None:
-            raise NoGraphPassError(_missing(self._spec))
+            raise RegionalValueError(_missing(self._spec))
         made = self._spec.graph_pass()
         if getattr(made, "terminal", False):
             return made
@@ -206,7 +202,7 @@ class FullGraph:
         """Return the pipeline of another backend: ``aot_eager`` compiles nothing, ``inductor`` the whole graph.
 
         Raises:
-            NoGraphPassError: that backend compiles for Dynamo alone.
+            RegionalValueError: that backend compiles for Dynamo alone.
         """
         return full_graph_of(registry.resolve(backend))
 
@@ -230,10 +226,10 @@ def full_graph_of(spec: BackendSpec) -> FullGraph:
     """Return the pipeline for a backend.
 
     Raises:
-        NoGraphPassError: it compiles for Dynamo alone.
+        RegionalValueError: it compiles for Dynamo alone.
     """
     if spec.graph_pass is None:
-        raise NoGraphPassError(_missing(spec))
+        raise RegionalValueError(_missing(spec))
     return FullGraph(spec)
 
 
@@ -300,7 +296,7 @@ def backpropagate(output: Any, backward: Any, *, seed: int) -> None:
     """Backpropagate from ``output`` as ``backward`` says (see :meth:`Regional.run`); gradients land in ``.grad``.
 
     Raises:
-        CotangentError: cotangents that do not fit the outputs.
+        RegionalValueError: cotangents that do not fit the outputs.
     """
     import torch
 

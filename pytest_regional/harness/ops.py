@@ -30,15 +30,7 @@ T = TypeVar("T")
 
 
 class OpError(RegionalError, LookupError):
-    """An assertion names an operator that it cannot be about."""
-
-
-class UnknownOpError(OpError, ValueError, TypeError):
-    """Something that names no operator, or a name that is neither there nor known to torch."""
-
-
-class NoSuchOpError(OpError):
-    """A pattern that names nothing in the generated code; the message lists what is there."""
+    """An assertion names an operator that torch does not know, or that no graph holds."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +58,7 @@ class OpPattern:
         """Read a pattern.
 
         Raises:
-            UnknownOpError: it names no operator, or what follows ``#`` is no number from 1.
+            OpError: it names no operator, or what follows ``#`` is no number from 1.
         """
         return _read(op) if isinstance(op, str) else _of_object(op)
 
@@ -99,10 +91,10 @@ def _read(text: str) -> OpPattern:
     whole, hash_sign, ordinal = text.partition("#")
     inside, arrow, name = whole.rpartition(">")
     if hash_sign and not (ordinal.isdecimal() and int(ordinal)):
-        raise UnknownOpError(f"{text!r}: what follows '#' is the number of an occurrence, from 1, such as 'aten.mm#1'")
+        raise OpError(f"{text!r}: what follows '#' is the number of an occurrence, from 1, such as 'aten.mm#1'")
     name, inside = _plain(name), _plain(inside)
     if not name.strip(".") or (arrow and not inside):
-        raise UnknownOpError(f"{text!r} names no operator")
+        raise OpError(f"{text!r} names no operator")
     return OpPattern(name, inside or None, int(ordinal) if ordinal else None, text=text, target=_resolve(name))
 
 
@@ -112,7 +104,7 @@ def _plain(name: str) -> str:
 
 def _of_object(op: Any) -> OpPattern:
     if not callable(op):
-        raise UnknownOpError(
+        raise OpError(
             f"{op!r} names no operator: give its name as text, an operator of torch.ops, a function, or a module class"
         )
     name = str(getattr(op, "__name__", op))

@@ -7,14 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalValueError
 from pytest_regional._text import unknown_name
 from pytest_regional._torch import config
 from pytest_regional._torch.config import TIMINGS
-
-
-class CompileOptionError(RegionalError, ValueError):
-    """A compile option with a value that cannot be used; the message says which are valid."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +38,9 @@ class CompileOptions:
     def __post_init__(self) -> None:
         """Refuse values that PyTorch would accept silently."""
         if self.pre_grad_pass_timing is not None and self.pre_grad_pass_timing not in TIMINGS:
-            raise CompileOptionError(unknown_name("pre_grad_pass_timing", self.pre_grad_pass_timing, TIMINGS))
+            raise RegionalValueError(unknown_name("pre_grad_pass_timing", self.pre_grad_pass_timing, TIMINGS))
         if not isinstance(self.inductor_configs, Mapping):
-            raise CompileOptionError(
+            raise RegionalValueError(
                 f"inductor_configs must be a dict of Inductor settings, not {self.inductor_configs!r}"
             )
 
@@ -69,7 +65,7 @@ class CompileOptions:
             taken: which of them the backend takes itself, where Inductor has no such setting.
 
         Raises:
-            CompileOptionError: an unknown setting, or a timing where neither torch nor the backend knows it.
+            RegionalValueError: an unknown setting, or a timing where neither torch nor the backend knows it.
         """
         with config.patched_config(config.INDUCTOR, self._settings(taken)):
             yield
@@ -85,14 +81,14 @@ class CompileOptions:
         """Check the Inductor settings, before anything is compiled.
 
         Raises:
-            CompileOptionError: a setting that this torch lacks, or text for a boolean one.
+            RegionalValueError: a setting that this torch lacks, or text for a boolean one.
         """
         known = config.inductor_config_names()
         for name, value in self.inductor_configs.items():
             if name not in known:
-                raise CompileOptionError(unknown_name("Inductor setting", name, known & _similar(name, known)))
+                raise RegionalValueError(unknown_name("Inductor setting", name, known & _similar(name, known)))
             if isinstance(value, str) and config.inductor_config_is_switch(name):
-                raise CompileOptionError(f"inductor_configs: {name} is True or False, not {value!r}")
+                raise RegionalValueError(f"inductor_configs: {name} is True or False, not {value!r}")
 
     def _settings(self, taken: frozenset[str]) -> dict[str, Any]:
         self.require_settings()
@@ -110,7 +106,7 @@ class CompileOptions:
 
 def _require_timing(known: frozenset[str]) -> None:
     if "pre_grad_pass_timing" not in known:
-        raise CompileOptionError(
+        raise RegionalValueError(
             "this torch has no pre_grad_pass_timing (it came with 2.12), and the backend does not take it as its "
             "own option: leave it out, use a newer torch, or name it in the BackendSpec's compile_options"
         )

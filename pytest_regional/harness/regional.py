@@ -123,7 +123,7 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         """Return whether the backend under test has ``capability``, with the reason where it does not.
 
         Raises:
-            UnknownCapabilityError: a name that is no capability.
+            RegionalValueError: a name that is no capability.
         """
         return self._spec.supports(capability)
 
@@ -166,7 +166,7 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         this program and its backward compile, and no longer.
 
         Raises:
-            CompileOptionError: an option that does not exist, or not in this torch.
+            RegionalValueError: an option that does not exist, or not in this torch.
         """
         refuse_no_program("compile", fn)
         options = self._options.override(
@@ -251,12 +251,11 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
             the record of the run.
 
         Raises:
-            GoldenError: what is otherwise, in sentences; :class:`MissingGoldenError` where there is no golden.
+            GoldenError: the facts that differ, in sentences, or there is no golden.
             GoldenFileError: the file is damaged; the message names the line.
-            GoldenNameError: two goldens of the test have one name.
-            UnknownFactError: a name that is no fact.
-            NoCompileError: a record in which nothing was compiled.
-            NoGoldenFileError: outside of a test that pytest runs.
+            RegionalValueError: two goldens of the test have one name, a name that is no fact, or a record in which
+                nothing was compiled.
+            RegionalRuntimeError: outside of a test that pytest runs.
             TypeError: a keyword that ``assert_golden`` does not have.
         """
         from pytest_regional.harness.goldens.checking import assert_golden
@@ -454,7 +453,7 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         """The full-graph pipeline, with the backend under test as its last pass; see ``docs/full-graph.md``.
 
         Raises:
-            NoGraphPassError: the backend compiles for Dynamo alone.
+            RegionalValueError: the backend compiles for Dynamo alone.
         """
         return full_graph_of(self._spec)
 

@@ -26,7 +26,6 @@ from pytest_regional.reference.compile_regions import RegionCompileError, Region
 from pytest_regional.reference.dynamo_backend import cache_key, regional
 from pytest_regional.reference.explanation import Explanation, explain, explain_program
 from pytest_regional.reference.full_inductor import FullInductor, NumericsWarning, full_inductor
-from pytest_regional.reference.options import BackendOptionError
 from pytest_regional.reference.ordering import (
     AddedOrder,
     OrderingCycleError,
@@ -35,7 +34,7 @@ from pytest_regional.reference.ordering import (
     add_control_deps,
     remove_control_deps,
 )
-from pytest_regional.reference.overlap import OverlapError, OverlapPlan, PlannedCollective, overlap_collectives
+from pytest_regional.reference.overlap import OverlapPlan, PlannedCollective, overlap_collectives
 from pytest_regional.reference.partition import Partition, PartitionPlan, plan_partitions
 from pytest_regional.reference.passes import RegionalInductor, annotate_ops
 from pytest_regional.reference.regional_inductor import regional_inductor, split_regions
@@ -44,7 +43,6 @@ from pytest_regional.reference.regions import RegionAnnotationError, RegionConfi
 __all__ = [
     "AddedOrder",
     "ArtifactError",
-    "BackendOptionError",
     "CacheWarning",
     "CompiledProgram",
     "CompiledRegion",
@@ -53,7 +51,6 @@ __all__ = [
     "NumericsWarning",
     "OrderingCycleError",
     "OrderingError",
-    "OverlapError",
     "OverlapPlan",
     "Partition",
     "PartitionPlan",
@@ -65,6 +62,7 @@ __all__ = [
     "RegionKey",
     "RegionOrderWarning",
     "RegionalInductor",
+    "RegionalValueError",
     "add_control_deps",
     "annotate_ops",
     "cache_key",

@@ -47,18 +47,6 @@ class UnsavableArtifactError(ArtifactError):
     """The compiled result cannot be stored; the message says which part."""
 
 
-class UnloadableArtifactError(ArtifactError):
-    """An intact artifact refers to something that does not exist in this process."""
-
-
-class MissingModuleError(ArtifactError):
-    """The artifact of a module was loaded without the module with its parameters."""
-
-
-class InputMismatchError(ArtifactError):
-    """A loaded program was called with inputs that it was not compiled for."""
-
-
 @dataclass(frozen=True)
 class CompiledProgram:
     """A function or module, compiled as one graph with its backward; made by ``compile_program`` and ``load``."""
@@ -71,12 +59,12 @@ class CompiledProgram:
         """Run it.
 
         Raises:
-            InputMismatchError: shapes, dtypes or other properties it was compiled for do not hold.
+            ArtifactError: shapes, dtypes or other properties it was compiled for do not hold.
         """
         arguments = (self._module, *inputs) if self._of_module else inputs
         reason = guard_failure(self._function, arguments)
         if reason:
-            raise InputMismatchError(
+            raise ArtifactError(
                 f"the compiled program does not hold for these inputs: {reason}. Compile it for them, with "
                 f"dynamic=True for several sizes."
             )
@@ -185,7 +173,7 @@ def load(path: PathLike, module: torch.nn.Module | None = None) -> CompiledProgr
         of_module, data = pickle.loads(payload)
         function = load_function(data)
     if of_module and module is None:
-        raise MissingModuleError(f"{path} was compiled from a module. Pass it: load(path, module).")
+        raise ArtifactError(f"{path} was compiled from a module. Pass it: load(path, module).")
     return CompiledProgram(function, module, of_module)
 
 
@@ -272,7 +260,7 @@ def loadable(path: Path) -> Iterator[None]:
         RuntimeError,
         pickle.UnpicklingError,
     ) as error:
-        raise UnloadableArtifactError(
+        raise ArtifactError(
             f"{path} is intact, but cannot be loaded here: {type(error).__name__}: {error}. Import the modules that "
             f"define its operators and functions first, or compile it again."
         ) from error

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from pytest_regional._errors import RegionalValueError
 from pytest_regional._torch.autograd_cache import UncacheableGraphError, caches_are_on
 from pytest_regional._torch.config import Timing, force_autograd_cache
 from pytest_regional._torch.dynamo import aot_autograd
@@ -22,7 +23,7 @@ from pytest_regional.reference.caching.outer import KeyFound, OuterCache, annota
 from pytest_regional.reference.caching.store import open_store
 from pytest_regional.reference.compile_regions import OnRegionError
 from pytest_regional.reference.fingerprint import Memory
-from pytest_regional.reference.options import BackendOptionError, BackendOptions, Partitioner
+from pytest_regional.reference.options import BackendOptions, Partitioner
 from pytest_regional.reference.partitioners import partitioner_for
 from pytest_regional.reference.pre_grad import plan_pre_grad, pre_grad_passes_done
 from pytest_regional.reference.regional_inductor import compile_annotated
@@ -54,11 +55,11 @@ def regional(
         mode: Inductor's presets, which this backend refuses: configs belong to regions.
 
     Raises:
-        BackendOptionError: an unknown option, an invalid value, or a mode.
+        RegionalValueError: an unknown option, an invalid value, or a mode.
         PreGradPassError: pre-grad passes that cannot run with their timing.
     """
     if mode is not None:
-        raise BackendOptionError(
+        raise RegionalValueError(
             f"backend 'regional' takes no mode ({mode!r}): give its settings "
             f"(torch._inductor.list_mode_options()) as inductor_configs of a region."
         )

@@ -33,7 +33,7 @@ def explain_key(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **optio
         options: of the backend.
 
     Raises:
-        BackendOptionError: an unknown option or an invalid value.
+        RegionalValueError: an unknown option or an invalid value.
         RegionalError: an annotation is not understood, or a pre-grad pass cannot run.
     """
     chosen = BackendOptions.merged(options)

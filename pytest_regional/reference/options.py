@@ -7,15 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, cast
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalValueError
 from pytest_regional._torch.config import TIMINGS, Timing
 from pytest_regional.reference.compile_regions import OnRegionError
 
 Partitioner = Literal["default", "min_cut"]
-
-
-class BackendOptionError(RegionalError, ValueError):
-    """The backend was given an unknown option or an invalid value."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +42,7 @@ class BackendOptions:
                 value is choice or (isinstance(value, str) and value == choice) for choice in choices
             ):
                 shown = " or ".join(map(repr, choices))
-                raise BackendOptionError(f"option {option.name!r} of backend 'regional' is {value!r}: use {shown}.")
+                raise RegionalValueError(f"option {option.name!r} of backend 'regional' is {value!r}: use {shown}.")
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -58,14 +54,14 @@ class BackendOptions:
         """Combine the dictionary from ``torch.compile`` with keywords; None counts as not given.
 
         Raises:
-            BackendOptionError: an unknown option, or one given twice with two values.
+            RegionalValueError: an unknown option, or one given twice with two values.
         """
         chosen = {name: value for name, value in keywords.items() if value is not None}
         for name, value in (given or {}).items():
             if name not in cls.names():
-                raise BackendOptionError(_unknown(name))
+                raise RegionalValueError(_unknown(name))
             if chosen.setdefault(name, value) != value:
-                raise BackendOptionError(
+                raise RegionalValueError(
                     f"option {name!r} of backend 'regional' is given twice: {chosen[name]!r} and {value!r}."
                 )
         return cls(**cast("Any", chosen))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch.fx
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalRuntimeError
 from pytest_regional._torch.fx_graphs import is_backward_node
 from pytest_regional.reference.effects import Barrier, Edge, computes, element_of, order_edges
 from pytest_regional.reference.gradients import with_sums_of_gradients
@@ -37,10 +37,6 @@ def without_collections() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-class PlanError(RegionalError, RuntimeError):
-    """The plan lost or duplicated a node: a defect of this package, stopped before a wrong result."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +77,7 @@ def plan_partitions(
 
     Raises:
         ValueError: If an edge contradicts program order.
-        PlanError: If some node is not in exactly one step, a defect of this package.
+        RegionalRuntimeError: If some node is not in exactly one step, a defect of this package.
     """
     nodes = [node for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
     order = [*order_edges(graph), *extra_edges]
@@ -217,7 +213,7 @@ def _check_complete(plan: PartitionPlan, nodes: Sequence[torch.fx.Node]) -> None
         return
     lost = [node.name for node in nodes if node not in set(planned)]
     twice = [node.name for node in nodes if planned.count(node) > 1]
-    raise PlanError(
+    raise RegionalRuntimeError(
         "internal error of pytest-regional: the plan of the partitions "
         + " and ".join(f"{what} {', '.join(names)}" for what, names in (("lost", lost), ("has twice", twice)) if names)
         + "; please report it with the graph (TORCH_LOGS=aot_graphs prints it)"

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias, overload
 
 import torch.fx
 
-from pytest_regional._errors import RegionalError, RegionalWarning
+from pytest_regional._errors import RegionalError
 
 #: The kinds of graphs: before the partitioner, and after it or for inference.
 GRAPH_KINDS = ("joint", "forward", "backward", "inference")
@@ -174,7 +174,7 @@ def graph_pass(
 
 
 class PipelineError(RegionalError):
-    """Base of all errors of the pipeline."""
+    """The model cannot be captured, or its passes cannot run; base of all errors of the pipeline."""
 
 
 class InvalidPassError(PipelineError, TypeError):
@@ -193,20 +193,8 @@ class PassOrderError(PipelineError, ValueError):
         super().__init__(message)
 
 
-class PassNameWarning(RegionalWarning):
-    """A pass declares an order with a name that no pass has, but that resembles one."""
-
-
 class UnknownPassError(PipelineError, LookupError):
     """A name, given to disable or choose a pass, that no pass has."""
-
-
-class UnknownGraphError(PipelineError, ValueError):
-    """An unknown kind of graph."""
-
-
-class PassUuidError(PipelineError, RuntimeError):
-    """A ``uuid()`` that no cache can use."""
 
 
 class PassFailedError(PipelineError, RuntimeError):
@@ -221,15 +209,3 @@ class PassFailedError(PipelineError, RuntimeError):
         self.pass_name = pass_name
         self.graph = graph
         super().__init__(message)
-
-
-class CaptureError(PipelineError, RuntimeError):
-    """A model, or its inputs, that cannot be captured as a graph."""
-
-
-class PartitionError(PipelineError, RuntimeError):
-    """A joint graph that cannot be split, or a partitioner that does not split it."""
-
-
-class CaptureWarning(RegionalWarning):
-    """The graph does not include something that the model does."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest_regional
-from pytest_regional._errors import RegionalError, RegionalWarning
+from pytest_regional._errors import RegionalError
 from pytest_regional._torch.inductor import custom_graph_pass_base
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
@@ -22,10 +22,6 @@ _ADVICE = "return a non-empty str or bytes, an int, or a tuple of these"
 
 class PreGradPassError(RegionalError, RuntimeError):
     """An unusable pre-grad pass: the message says which, what is wrong and what to do."""
-
-
-class PreGradPassWarning(RegionalWarning):
-    """A pre-grad pass without a uuid runs before the cache lookup, on every compile."""
 
 
 def pass_name(custom: Any) -> str:

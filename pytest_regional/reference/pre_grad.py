@@ -14,6 +14,7 @@ from typing import Any
 
 import torch.fx
 
+from pytest_regional._errors import RegionalWarning
 from pytest_regional._text import unknown_name
 from pytest_regional._torch.compile_phases import logged
 from pytest_regional._torch.config import (
@@ -25,13 +26,13 @@ from pytest_regional._torch.config import (
 from pytest_regional._torch.dynamo import at_dynamo_reset
 from pytest_regional._torch.fx_graphs import sort_topologically
 from pytest_regional._torch.inductor import other_custom_pass_bases
-from pytest_regional.reference.pass_uuids import PreGradPassError, PreGradPassWarning, pass_name, uuid_of
+from pytest_regional.reference.pass_uuids import PreGradPassError, pass_name, uuid_of
 
 __all__ = [
     "TIMINGS",
     "PreGradPassError",
-    "PreGradPassWarning",
     "PreGradPlan",
+    "RegionalWarning",
     "plan_pre_grad",
     "pre_grad_passes_done",
     "reset_warnings",
@@ -181,6 +182,6 @@ def _warn(lacking: Sequence[Any]) -> None:
                 f"the pre-grad pass {name} has no uuid and runs early: before the cache lookup, so on every compile. "
                 f"Return from uuid() what identifies it to run it only on a miss, or choose "
                 f"pre_grad_pass_timing='early' if this is intended.",
-                PreGradPassWarning,
+                RegionalWarning,
                 stacklevel=3,
             )

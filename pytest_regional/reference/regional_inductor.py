@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalRuntimeError
 from pytest_regional._torch.aot_autograd import donate_nothing
 from pytest_regional._torch.config import force_autograd_cache
 from pytest_regional._torch.fx_graphs import called_attributes, preserve_node_meta, set_attribute, use_boxed_codegen
@@ -45,10 +45,6 @@ from pytest_regional.reference.gradients import describe_repeated_draws
 from pytest_regional.reference.ordering.whole_regions import plan_in_order, warn_of_unknown_regions
 from pytest_regional.reference.pass_protocol import DEFAULT_GRAPHS, Pass
 from pytest_regional.reference.pass_uuids import OWN_CODE
-
-
-class MissingExampleInputsError(RegionalError, RuntimeError):
-    """The graph has no fake values and no example inputs were given to make them."""
 
 
 def regional_inductor(
@@ -185,7 +181,7 @@ def _fake_mode_of(gm: torch.fx.GraphModule) -> Any:
 def _propagate(gm: torch.fx.GraphModule, example_args: Sequence[object]) -> Any:
     placeholders = gm.graph.find_nodes(op="placeholder")
     if len(placeholders) != len(example_args):
-        raise MissingExampleInputsError(
+        raise RegionalRuntimeError(
             f"regional_inductor was called outside torch.compile on a graph without fake values, with "
             f"{len(example_args)} example inputs for {len(placeholders)} placeholders: pass one for each, or trace "
             f"the graph with make_fx(tracing_mode='fake')."

@@ -85,5 +85,5 @@ def test_the_artifact_of_another_model_is_refused(regional, tmp_path):
     model, steps = seeded(regional)
     path = tmp_path / "step.bin"
     regional.pipeline.ending_with("aot_eager").compile(model, steps[0]).save(path)
-    with pytest.raises(regional.pipeline.OtherModelError, match=r"norm\.scale"):
+    with pytest.raises(regional.pipeline.ArtifactError, match=r"norm\.scale"):
         regional.pipeline.load(path, torch.nn.Linear(2, 2))

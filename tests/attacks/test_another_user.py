@@ -16,7 +16,7 @@ import pytest
 
 from pytest_regional.harness.kernel_store import kernels_kept
 from pytest_regional.harness.kernel_store.files import KernelFiles, StoreError, prepared
-from pytest_regional.reference.caching.container import UnsafeFolderError
+from pytest_regional.reference.caching.container import ArtifactError
 from pytest_regional.reference.caching.files import read_artifact, write_artifact
 
 from .another_user import ATTACKER, as_attacker, common_folder, copy, needs_root
@@ -197,7 +197,7 @@ def test_a_folder_above_an_artifact(common, attack):
     path = common / "above" / "folder" / "one.artifact"
     write_artifact(path, b"payload", "region")
     attack(common / "above")
-    with pytest.raises(UnsafeFolderError, match="can be exchanged by"):
+    with pytest.raises(ArtifactError, match="can be exchanged by"):
         read_artifact(path, "region")
 
 

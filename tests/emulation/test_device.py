@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from pytest_regional.emulation import PROFILES, UnknownProfileError, profile_named
+from pytest_regional._errors import RegionalValueError
+from pytest_regional.emulation import PROFILES, profile_named
 
 
 def test_the_gpus_that_users_have_are_described() -> None:
@@ -15,7 +16,7 @@ def test_the_gpus_that_users_have_are_described() -> None:
 
 
 def test_an_unknown_gpu_is_named_with_those_there_are() -> None:
-    with pytest.raises(UnknownProfileError, match=r"'h20'.*Did you mean 'h200'.*a100"):
+    with pytest.raises(RegionalValueError, match=r"'h20'.*Did you mean 'h200'.*a100"):
         profile_named("h20")
 
 

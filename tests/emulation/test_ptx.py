@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_regional._errors import RegionalValueError
 from pytest_regional.emulation import compile_check as compile_check
-from pytest_regional.emulation.compile_check import (
-    CompiledKernel,
-    FailedKernel,
-    KernelSource,
-    UnknownArchitectureError,
-    compile_kernels,
-)
+from pytest_regional.emulation.compile_check import CompiledKernel, FailedKernel, KernelSource, compile_kernels
 from pytest_regional.harness.codegen import UnreadableCodeError
+from pytest_regional.harness.codegen.events import CodeLookupError
 from pytest_regional.harness.counters import Counters
 from pytest_regional.harness.devices.on_device import (
     KernelCompileError,
     KernelReport,
     KernelResourceError,
-    NoTritonKernelError,
     OnDevice,
     assert_kernels_compile,
     kernels_of,
@@ -156,18 +151,18 @@ def test_each_configuration_is_a_row():
 
 
 def test_unknown_architectures():
-    with pytest.raises(UnknownArchitectureError, match="Did you mean 'sm_90'"):
+    with pytest.raises(RegionalValueError, match="Did you mean 'sm_90'"):
         assert_kernels_compile(user(), "sm_09")
     with pytest.raises(ValueError, match="name at least one architecture"):
         assert_kernels_compile(user(), ())
 
 
 def test_without_a_triton_kernel_there_is_nothing_to_say():
-    with pytest.raises(NoTritonKernelError, match="the record holds no generated code"):
+    with pytest.raises(CodeLookupError, match="the record holds no generated code"):
         assert_kernels_compile(GeneratedCode())
-    with pytest.raises(NoTritonKernelError, match="1 piece of generated code with extern calls alone"):
+    with pytest.raises(CodeLookupError, match="1 piece of generated code with extern calls alone"):
         assert_kernels_compile(code("def call(args):\n    return args"))
-    with pytest.raises(NoTritonKernelError, match="with kernels in cpp_pybinding"):
+    with pytest.raises(CodeLookupError, match="with kernels in cpp_pybinding"):
         assert_kernels_compile(code("k = async_compile.cpp_pybinding([], '')\ndef call(args):\n    return args"))
     with pytest.raises(UnreadableCodeError):
         assert_kernels_compile(code("#include <torch>"))
@@ -185,7 +180,7 @@ def test_the_harness_offers_it():
     assert isinstance(harness.assert_kernels_compile(record, "sm_90").assert_shared_memory(at_most=0), KernelReport)
     with pytest.raises(KernelResourceError):
         harness.assert_kernels_compile(record, "sm_90").assert_shared_memory(at_most=-1)
-    with pytest.raises(NoTritonKernelError):
+    with pytest.raises(CodeLookupError):
         harness.assert_kernels_compile(CompileRecord(None, (), GeneratedCode(), Counters({})))
 
 

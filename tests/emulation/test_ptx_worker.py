@@ -9,15 +9,10 @@ from pathlib import Path
 import pytest
 
 from pytest_regional.emulation import compile_check as compile_check
-from pytest_regional.emulation.compile_check import (
-    CompiledKernel,
-    CompileWorkerError,
-    FailedKernel,
-    KernelSource,
-    compile_kernels,
-)
+from pytest_regional.emulation.compile_check import CompiledKernel, FailedKernel, KernelSource, compile_kernels
 from pytest_regional.emulation.compile_check._child import amd_resources, nvidia_resources
 from pytest_regional.emulation.compile_check.worker import Worker
+from pytest_regional.emulation.device import EmulationError
 from pytest_regional.harness.devices.on_device import KernelCompileError, assert_kernels_compile
 from pytest_regional.harness.record import GeneratedCode, GeneratedSource
 
@@ -98,7 +93,7 @@ def test_an_assertion_that_takes_too_long_says_what_to_do(worker, monkeypatch):
 
 def test_a_process_that_does_not_start_is_an_error():
     worker = Worker((sys.executable, str(FAKE), "refuses-to-start"))
-    with pytest.raises(CompileWorkerError, match=r"did not start .*it printed:\nno module named triton"):
+    with pytest.raises(EmulationError, match=r"did not start .*it printed:\nno module named triton"):
         list(worker.compile(KernelSource("k", ""), "sm_90", ("cuda", 90, 32), False, 1.0))
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from bench import fuzz_throughput
+from pytest_regional._errors import RegionalValueError
 from pytest_regional._torch.fx_graphs import forget_sources
 from pytest_regional.fuzz.aten_graphs import annotation_of, aten_graph_of, call
 from pytest_regional.fuzz.draw.annotations import reannotated, with_other_annotations
@@ -17,7 +18,6 @@ from pytest_regional.fuzz.draw.graphs import random_programs
 from pytest_regional.fuzz.graph_capture import NotCapturedError
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Block, Context, Program, Region, Step
-from pytest_regional.fuzz.modes import ModeError
 from pytest_regional.fuzz.oracles import OracleViolationError, check
 from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.regional import harness
@@ -118,7 +118,7 @@ def test_neither_dynamo_nor_autograd_has_a_part_in_it(monkeypatch):
 def test_a_backend_without_a_graph_pass_is_told():
     with regional("reference", "cpu", expects_regions=False) as target:
         spec = replace(target._spec, graph_pass=None, name="dynamo_only")
-    with harness(spec, "cpu") as target, pytest.raises(ModeError, match="graph pass of a backend"):
+    with harness(spec, "cpu") as target, pytest.raises(RegionalValueError, match="graph pass of a backend"):
         check(target, CHAIN, mode="aten")
 
 

@@ -1,6 +1,7 @@
 import pytest
 
-from pytest_regional.fuzz.budget import PROFILES, Budget, BudgetError, duration
+from pytest_regional._errors import RegionalValueError
+from pytest_regional.fuzz.budget import PROFILES, Budget, duration
 
 
 @pytest.mark.parametrize(
@@ -20,7 +21,7 @@ def test_forms_of_a_budget(text, budget):
 
 @pytest.mark.parametrize("text", ["", "0", "0s", "-3", "1.5", "ten", "10 d", "5m30s"])
 def test_invalid_budgets(text):
-    with pytest.raises(BudgetError, match=r"number of programs \(500\), a time \(30s, 10m, 2h\), or a profile"):
+    with pytest.raises(RegionalValueError, match=r"number of programs \(500\), a time \(30s, 10m, 2h\), or a profile"):
         Budget.parse(text)
 
 

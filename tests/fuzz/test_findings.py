@@ -259,7 +259,7 @@ def edited(tmp_path, **changes):
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"oracle": "colour"}, "UnknownOracleError: unknown oracle 'colour'"),
+        ({"oracle": "colour"}, "RegionalValueError: unknown oracle 'colour'"),
         ({"mode": "slow"}, "no finding: mode: 'slow' is none of"),
         (
             {"program": {"version": 1, "arguments": [{"shape": [2], "dtype": "float3"}]}},

@@ -8,6 +8,7 @@ import itertools
 import pytest
 
 from pytest_regional import BackendSpec, GraphCapabilities
+from pytest_regional._errors import RegionalValueError
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import PARTITIONERS
 from pytest_regional.fuzz.features import features_of
@@ -21,7 +22,6 @@ from pytest_regional.fuzz.model.program import Program, Step
 from pytest_regional.fuzz.oracles import OracleViolationError, check
 from pytest_regional.fuzz.programs import partitioned
 from pytest_regional.fuzz.shrink.edits import reduce_program
-from pytest_regional.harness.options import CompileOptionError
 from pytest_regional.testing import regional
 
 TRAINING = Program((TensorInput((4, 4), requires_grad=True),), (Step("sin", (0,), results=(1,)),), (1,))
@@ -106,7 +106,7 @@ def test_reducing_leaves_it_to_the_backend_where_it_does_not_matter():
 
 def test_a_backend_without_the_variant_says_so():
     spec = dataclasses.replace(partitioners_of([]), variants={})
-    with regional(spec, "cpu", expects_regions=False) as harness, pytest.raises(CompileOptionError, match="no variant"):
+    with regional(spec, "cpu", expects_regions=False) as harness, pytest.raises(RegionalValueError, match="no variant"):
         check(harness, MIN_CUT, mode="native", oracles="parity")
 
 

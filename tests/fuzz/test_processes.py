@@ -8,14 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_regional._errors import RegionalRuntimeError
 from pytest_regional.fuzz import processes, ray_cluster
 from pytest_regional.fuzz.findings import files
 from pytest_regional.fuzz.findings.folder import Finding, FindingsFolder, merge
 from pytest_regional.fuzz.findings.provenance import Signature
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Step
-from pytest_regional.fuzz.processes import Processes, ProcessesError, Work
-from pytest_regional.fuzz.ray_cluster import ClusterError, RayCluster
+from pytest_regional.fuzz.processes import Processes, Work
+from pytest_regional.fuzz.ray_cluster import RayCluster
 from pytest_regional.fuzz.shards import CampaignFolder, Part, Plan
 
 ROOT = Path(__file__).parents[2]
@@ -109,11 +110,13 @@ def test_what_a_killed_command_was_checking_is_checked_again(campaign, lives):
 
 def test_processes_that_cannot_work_end_the_campaign(campaign, lives):
     lives("cannot")
-    with pytest.raises(ProcessesError, match="RegionalError: there is no such backend"):
+    with pytest.raises(RegionalRuntimeError, match="RegionalError: there is no such backend"):
         run(campaign)
 
     lives("early-1", "early-SIGSEGV", "early-SIGSEGV")
-    with pytest.raises(ProcessesError, match="3 processes in a row died outside of a check; the last one ended by SIG"):
+    with pytest.raises(
+        RegionalRuntimeError, match="3 processes in a row died outside of a check; the last one ended by SIG"
+    ):
         run(campaign)
 
 
@@ -203,7 +206,7 @@ class FakeRay:
         function, arguments = self.asked[future]
         try:
             return function(*arguments)
-        except ProcessesError as error:
+        except RegionalRuntimeError as error:
             wrapped = self.exceptions.RayTaskError()
             wrapped.cause = error
             raise wrapped from error
@@ -235,7 +238,7 @@ def test_a_cluster_checks_all_shards_and_returns_what_it_found(campaign, lives, 
 
 
 def test_shards_that_ray_gave_up_are_checked_by_the_next_command(campaign, lives, cluster):
-    with pytest.raises(ProcessesError, match=r"Ray gave up shards, .*; the last ones: the node died$"):
+    with pytest.raises(RegionalRuntimeError, match=r"Ray gave up shards, .*; the last ones: the node died$"):
         cluster(FakeRay(lost=[0])).run(work(campaign, programs=150))
     assert campaign.total().done == 110
 
@@ -247,7 +250,7 @@ def test_shards_that_ray_gave_up_are_checked_by_the_next_command(campaign, lives
 def test_a_cluster_that_cannot_work_says_why(campaign, lives, cluster):
     lives("cannot")
 
-    with pytest.raises(ProcessesError, match="there is no such backend"):
+    with pytest.raises(RegionalRuntimeError, match="there is no such backend"):
         cluster(FakeRay()).run(work(campaign))
 
 
@@ -255,5 +258,7 @@ def test_a_cluster_that_does_not_answer(cluster):
     ray = FakeRay()
     ray.init = lambda **options: (_ for _ in ()).throw(ConnectionError("refused by user:hunter2@host"))
 
-    with pytest.raises(ClusterError, match="no Ray cluster answers at ray://host:10001: ConnectionError: refused"):
+    with pytest.raises(
+        RegionalRuntimeError, match="no Ray cluster answers at ray://host:10001: ConnectionError: refused"
+    ):
         cluster(ray)

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from pytest_regional._errors import RegionalRuntimeError
 from pytest_regional.fuzz import oracles, shard_worker
 from pytest_regional.fuzz.findings.folder import FindingsFolder
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Step
 from pytest_regional.fuzz.oracles import OracleViolationError
 from pytest_regional.fuzz.processes import DONE, GROWN, Work
-from pytest_regional.fuzz.shards import CampaignFolder, CampaignFolderError, Part, Plan, Progress
+from pytest_regional.fuzz.shards import CampaignFolder, Part, Plan, Progress
 
 PLAN = Plan((Part("aot_eager", "cpu", "native"),), 3, blames=False)
 
@@ -219,12 +220,12 @@ def test_the_same_command_goes_on_from_the_same_seed(tmp_path):
 def test_two_commands_do_not_work_on_one_campaign(campaign, monkeypatch):
     monkeypatch.setattr("pytest_regional.fuzz.shards.LOCK_SECONDS", 0.0)
 
-    with campaign.locked(), pytest.raises(CampaignFolderError, match="another command works on this campaign"):
+    with campaign.locked(), pytest.raises(RegionalRuntimeError, match="another command works on this campaign"):
         campaign.locked().__enter__()
 
 
 def test_a_damaged_file_is_named(campaign):
     campaign.file(0).write_text("{")
 
-    with pytest.raises(CampaignFolderError, match=r"shard-00000.json is damaged \(.*\): delete it"):
+    with pytest.raises(RegionalRuntimeError, match=r"shard-00000.json is damaged \(.*\): delete it"):
         campaign.total()

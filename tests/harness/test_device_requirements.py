@@ -9,13 +9,13 @@ import unittest
 import pytest
 import torch
 
+from pytest_regional._errors import RegionalValueError
 from pytest_regional.harness.devices import requirements
 from pytest_regional.harness.devices.device import PROFILES, device_under_test
 from pytest_regional.harness.devices.on_device import device_limit
 from pytest_regional.harness.devices.requirements import (
     FEATURES,
     DeviceFacts,
-    DeviceRequirementError,
     facts_of,
     parse_requirement,
     unmet_requirement,
@@ -87,7 +87,7 @@ def test_every_feature_tells_devices_apart_or_holds_everywhere(name):
     ],
 )
 def test_a_misspelt_requirement_is_an_error(text, message):
-    with pytest.raises(DeviceRequirementError, match=message):
+    with pytest.raises(RegionalValueError, match=message):
         parse_requirement(text)
 
 

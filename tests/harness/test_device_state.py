@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pytest_regional._errors import RegionalRuntimeError
 from pytest_regional.harness.devices import device
-from pytest_regional.harness.devices.device import LostGpuError, gpu_isolated, lost
+from pytest_regional.harness.devices.device import gpu_isolated, lost
 
 
 class Gpu:
@@ -96,11 +97,13 @@ def test_a_gpu_first_used_inside_is_waited_for(gpu):
 def test_a_lost_context_is_named_once_and_for_all(gpu, monkeypatch):
     monkeypatch.setenv("PYTEST_CURRENT_TEST", "test_it.py::test_bad (teardown)")
     gpu.error = "CUDA error: device-side assert triggered\nCompile with ..."
-    with pytest.raises(LostGpuError, match=r"test_bad left the GPU with an error: CUDA error: device-side assert"):
+    with pytest.raises(
+        RegionalRuntimeError, match=r"test_bad left the GPU with an error: CUDA error: device-side assert"
+    ):
         with gpu_isolated():
             pass
     monkeypatch.setenv("PYTEST_CURRENT_TEST", "test_it.py::test_next (teardown)")
-    with pytest.raises(LostGpuError, match="test_bad left"):
+    with pytest.raises(RegionalRuntimeError, match="test_bad left"):
         with gpu_isolated():
             pass
     assert lost() == "test_it.py::test_bad left the GPU with an error: CUDA error: device-side assert triggered"
@@ -108,7 +111,7 @@ def test_a_lost_context_is_named_once_and_for_all(gpu, monkeypatch):
 
 def test_an_error_of_the_test_stays_visible(gpu):
     gpu.error = "CUDA error: illegal memory access"
-    with pytest.raises(LostGpuError) as failure:
+    with pytest.raises(RegionalRuntimeError) as failure:
         with gpu_isolated():
             raise ValueError("the test's own")
     assert "the test's own" in str(failure.value.__cause__.__context__)

@@ -10,7 +10,7 @@ import torch
 from torch.fx.traceback import annotate
 
 from pytest_regional import AnnotationError, BackendSpec, BadProgramError, ParityError
-from pytest_regional.harness.parity.inputs import NoValuesError
+from pytest_regional._errors import RegionalValueError
 from pytest_regional.testing import assert_parity, regional, run, run_pass
 
 from .programs import in_region, pair
@@ -153,11 +153,11 @@ def test_an_error_of_the_backend_is_still_a_parity_error():
 
 def test_tensors_on_meta_are_refused_by_name():
     with regional("aot_eager", expects_regions=False) as r:
-        with pytest.raises(NoValuesError, match="input 1: on the meta device"):
+        with pytest.raises(RegionalValueError, match="input 1: on the meta device"):
             r.assert_parity(torch.add, r.randn(2), torch.randn(2, device="meta"))
-        with pytest.raises(NoValuesError, match="input w: on the meta device"):
+        with pytest.raises(RegionalValueError, match="input w: on the meta device"):
             r.assert_parity(lambda x, w: x + w, r.randn(2), kwargs={"w": torch.randn(2, device="meta")})
-        with pytest.raises(NoValuesError, match="parameter weight, parameter bias: on the meta device"):
+        with pytest.raises(RegionalValueError, match="parameter weight, parameter bias: on the meta device"):
             r.assert_parity(torch.nn.Linear(2, 2, device="meta"), r.randn(2))
 
 

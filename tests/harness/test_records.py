@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pytest_regional._errors import RegionalValueError
 from pytest_regional._torch import config
 from pytest_regional.backends.capabilities import torch_matches
-from pytest_regional.harness.options import CompileOptionError
 from pytest_regional.testing import pre_grad_pass, regional
 
 from .programs import in_region, pair, product, two_products
@@ -107,13 +107,13 @@ def test_inductor_configs_hold_for_the_backward_too_and_nowhere_else():
 
 def test_an_unknown_inductor_setting_is_an_error_at_the_call():
     with regional("torch", expects_regions=False) as r:
-        with pytest.raises(CompileOptionError, match=r"'epilog_fusion'. Did you mean 'epilogue_fusion'"):
+        with pytest.raises(RegionalValueError, match=r"'epilog_fusion'. Did you mean 'epilogue_fusion'"):
             r.compile(product, inductor_configs={"epilog_fusion": False})
 
 
 def test_an_unknown_timing_is_an_error():
     with regional("torch", expects_regions=False) as r:
-        with pytest.raises(CompileOptionError, match=r"'erly'. Did you mean 'early'"):
+        with pytest.raises(RegionalValueError, match=r"'erly'. Did you mean 'early'"):
             r.compile(product, pre_grad_pass_timing="erly")
 
 

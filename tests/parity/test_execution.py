@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.checkpoint import checkpoint
 
-from pytest_regional.harness.parity.execution import CotangentError, execute, fresh_inputs, to_float64
+from pytest_regional._errors import RegionalValueError
+from pytest_regional.harness.parity.execution import execute, fresh_inputs, to_float64
 from pytest_regional.harness.parity.inputs import copy_inputs
 from pytest_regional.harness.parity.state import A_TENSOR
 
@@ -220,7 +221,7 @@ def test_ways_to_go_backward():
     assert execute(double, (x,), backward=lambda out: out.sum()).grads["grad of input 0"].value.tolist() == [2, 2, 2]
     given_one = execute(double, (x,), backward=torch.tensor([1.0, 2.0, 3.0]))
     assert given_one.grads["grad of input 0"].value.tolist() == [2, 4, 6]
-    with pytest.raises(CotangentError, match="one cotangent of equal shape"):
+    with pytest.raises(RegionalValueError, match="one cotangent of equal shape"):
         execute(double, (x,), backward=[torch.ones(4)])
 
 

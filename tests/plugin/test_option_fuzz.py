@@ -188,7 +188,7 @@ def test_findings_are_kept_and_known_from_then_on(downstream, pytester):
     first.assert_outcomes(failed=1)
     first.stdout.fnmatch_lines(
         [
-            "*NewFindingsError: 1 new finding in 4 programs (--regional-seed=1):*",
+            "*CampaignError: 1 new finding in 4 programs (--regional-seed=1):*",
             "faulty (cpu), it, mode native: 4 programs in *, 2 failed, 1 new finding",
             "  faulty-parity-*: parity (*): value of output* (sin)",
             "    1 step, discovered at program 2, 2 hits: *found/faulty-parity-*.py",
@@ -214,7 +214,7 @@ def test_a_file_without_a_finding_is_reported_and_stops_nothing(downstream, pyte
     result = fuzzed(downstream, HOLDS, "--regional-fuzz=2", "--regional-seed=7", "--regional-findings=found")
 
     result.assert_outcomes(passed=1, warnings=1)
-    result.stdout.fnmatch_lines(["*FindingsWarning: *odd.json is no JSON*"])
+    result.stdout.fnmatch_lines(["*RegionalWarning: *odd.json is no JSON*"])
 
 
 @pytest.mark.parametrize("place", ["test_it.py", "test_it.py/below"])
@@ -324,7 +324,7 @@ def test_a_program_that_eager_refuses_is_skipped_and_too_many_are_an_error(downs
     count = budget // (others + 1)
     result.stdout.fnmatch_lines(
         [
-            *([f"*RefusedProgramsError: eager refuses {count} of {budget} programs*"] if "failed" in ended else []),
+            *([f"*CampaignError: eager refuses {count} of {budget} programs*"] if "failed" in ended else []),
             f"*{budget} programs in *, {count} that eager refuses",
             f"  {count} refused by eager and skipped: forward: RuntimeError: a leaf Variable that requires grad *",
         ]

@@ -66,7 +66,7 @@ ALL = ["test_one (aot_eager)", "test_two[2] (aot_eager, inputs)", "test_two[3] (
 def test_a_run_writes_and_the_next_compares(downstream, goldens):
     result = downstream(SOURCE, *ON)
     result.assert_outcomes(failed=3)
-    result.stdout.fnmatch_lines(["*MissingGoldenError: __goldens__/test_it.txt has no golden of test_one (aot_eager)*"])
+    result.stdout.fnmatch_lines(["*GoldenError: __goldens__/test_it.txt has no golden of test_one (aot_eager)*"])
     assert not goldens.exists()
 
     result = downstream(SOURCE, *UPDATE)

@@ -13,10 +13,11 @@ from torch.fx._graph_pickler import GraphPickler
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import pytest_regional.reference
+from pytest_regional._errors import RegionalRuntimeError
 from pytest_regional._torch import torch_version
 from pytest_regional._torch.operators import preserve_node_ordering
 from pytest_regional.reference.compile_regions import RegionFallbackWarning
-from pytest_regional.reference.regional_inductor import MissingExampleInputsError, regional_inductor
+from pytest_regional.reference.regional_inductor import regional_inductor
 from pytest_regional.reference.regions import RegionConfigError
 from tests.reference.graphs import InterpretedCompiler, annotate_node, chain
 
@@ -66,7 +67,7 @@ def test_values_of_the_trace_survive():
 
 
 def test_without_context_values_or_inputs_it_says_what_is_missing():
-    with pytest.raises(MissingExampleInputsError, match="0 example inputs for 1 placeholders"):
+    with pytest.raises(RegionalRuntimeError, match="0 example inputs for 1 placeholders"):
         regional_inductor(chain("T"))
 
 

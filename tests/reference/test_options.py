@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch._dynamo.exc import BackendCompilerFailed
 
+from pytest_regional._errors import RegionalValueError
 from pytest_regional._region import region
-from pytest_regional.reference import BackendOptionError, regional
+from pytest_regional.reference import regional
 from pytest_regional.reference.options import BackendOptions
 from tests.reference.user_backends import counted_compiles
 
@@ -69,12 +70,12 @@ def test_all_at_once_train():
 def test_what_is_refused(keywords, message):
     with pytest.raises(BackendCompilerFailed, match=message) as info:
         compiled(product, **keywords)(torch.randn(2, 2))
-    assert isinstance(info.value.inner_exception, BackendOptionError)
+    assert isinstance(info.value.inner_exception, RegionalValueError)
 
 
 def test_an_option_given_twice():
     assert BackendOptions.merged({"partitioner": "min_cut"}, partitioner="min_cut").partitioner == "min_cut"
-    with pytest.raises(BackendOptionError, match="given twice: 'default' and 'min_cut'"):
+    with pytest.raises(RegionalValueError, match="given twice: 'default' and 'min_cut'"):
         BackendOptions.merged({"partitioner": "min_cut"}, partitioner="default")
 
 

@@ -81,7 +81,7 @@ def test_a_plan_that_loses_a_node_is_an_error_that_names_it(monkeypatch):
         return schedule.Schedule(made.steps[:-1], made.least_runs)
 
     monkeypatch.setattr(partition, "schedule", without_the_last)
-    with pytest.raises(partition.PlanError, match="lost z"):
+    with pytest.raises(partition.RegionalRuntimeError, match="lost z"):
         partition.plan_partitions(diamond(MOVED_OPERAND).graph)
 
 
@@ -91,5 +91,5 @@ def test_a_plan_that_has_a_node_twice_is_an_error_that_names_it(monkeypatch):
         return schedule.Schedule([made.steps[0], *made.steps], made.least_runs)
 
     monkeypatch.setattr(partition, "schedule", with_the_first_twice)
-    with pytest.raises(partition.PlanError, match="has twice a0"):
+    with pytest.raises(partition.RegionalRuntimeError, match="has twice a0"):
         partition.plan_partitions(diamond(MOVED_OPERAND).graph)

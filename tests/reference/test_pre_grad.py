@@ -15,13 +15,9 @@ import torch
 from torch._inductor import config, custom_graph_pass
 from torch._inductor.custom_graph_pass import CustomGraphModulePass, CustomGraphPass
 
+from pytest_regional._errors import RegionalWarning
 from pytest_regional.reference.pass_uuids import stable_form
-from pytest_regional.reference.pre_grad import (
-    PreGradPassError,
-    PreGradPassWarning,
-    PreGradPlan,
-    plan_pre_grad,
-)
+from pytest_regional.reference.pre_grad import PreGradPassError, PreGradPlan, plan_pre_grad
 
 
 class Pass(CustomGraphPass):
@@ -55,7 +51,7 @@ def graph_module(fn=lambda x: x * 1 + 2):
 @pytest.fixture(autouse=True)
 def _warnings_are_errors():
     with warnings.catch_warnings():
-        warnings.simplefilter("error", PreGradPassWarning)
+        warnings.simplefilter("error", RegionalWarning)
         yield
 
 
@@ -90,16 +86,16 @@ def test_late_needs_a_uuid(custom):
 
 @pytest.mark.parametrize("custom", [Lacking(), raw], ids=["uuid is None", "a function"])
 def test_default_without_a_uuid_runs_early_with_one_warning_until_a_reset(custom):
-    with pytest.warns(PreGradPassWarning, match=r"(Lacking|raw) has no uuid and runs early.*uuid\(\).*'early'"):
+    with pytest.warns(RegionalWarning, match=r"(Lacking|raw) has no uuid and runs early.*uuid\(\).*'early'"):
         assert plan(custom) == PreGradPlan((custom,), True, ())
     assert plan(custom).early
     torch._dynamo.reset()
-    with pytest.warns(PreGradPassWarning):
+    with pytest.warns(RegionalWarning):
         plan(custom)
 
 
 def test_each_class_is_warned_of_once():
-    with pytest.warns(PreGradPassWarning) as caught:
+    with pytest.warns(RegionalWarning) as caught:
         plan([Lacking(), raw, Lacking()])
     assert len(caught) == 2
     assert plan([raw, Lacking()]).early
@@ -122,7 +118,7 @@ def test_one_pass_without_a_uuid_makes_the_list_count_as_without():
     passes = [Pass("a"), Lacking()]
     with pytest.raises(PreGradPassError, match=r"pass Lacking \(1 of the 2 in the list\) has no uuid"):
         plan(passes, "late")
-    with pytest.warns(PreGradPassWarning, match="Lacking"):
+    with pytest.warns(RegionalWarning, match="Lacking"):
         assert plan(passes) == PreGradPlan(tuple(passes), True, ())
 
 

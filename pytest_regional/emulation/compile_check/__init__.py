@@ -15,11 +15,9 @@ from pytest_regional._torch import installed_version
 from pytest_regional.emulation.compile_check.results import (
     DEFAULT_ARCHITECTURES,
     CompiledKernel,
-    CompileWorkerError,
     FailedKernel,
     KernelSource,
     Target,
-    UnknownArchitectureError,
     target_of,
 )
 from pytest_regional.emulation.compile_check.worker import Worker, shared_worker
@@ -47,8 +45,8 @@ def compile_kernels(
         worker: the process to compile in; that of this process by default.
 
     Raises:
-        UnknownArchitectureError: a name that is no architecture.
-        CompileWorkerError: the compiling process cannot start.
+        RegionalValueError: a name that is no architecture.
+        EmulationError: the compiling process cannot start.
     """
     targets = {name: target_of(name) for name in arch}
     found: list[CompiledKernel | FailedKernel] = []
@@ -93,10 +91,10 @@ def _versions() -> tuple[str, str]:
 
 __all__ = [
     "DEFAULT_ARCHITECTURES",
-    "CompileWorkerError",
     "CompiledKernel",
+    "EmulationError",
     "FailedKernel",
     "KernelSource",
-    "UnknownArchitectureError",
+    "RegionalValueError",
     "compile_kernels",
 ]

@@ -18,13 +18,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from pytest_regional._secrets import SecretVariables
-from pytest_regional.emulation.compile_check.results import (
-    CompiledKernel,
-    CompileWorkerError,
-    FailedKernel,
-    KernelSource,
-    Target,
-)
+from pytest_regional.emulation.compile_check.results import CompiledKernel, FailedKernel, KernelSource, Target
+from pytest_regional.emulation.device import EmulationError
 
 CHILD = "pytest_regional.emulation.compile_check._child"
 START_TIMEOUT = 180.0
@@ -49,7 +44,7 @@ class Worker:
         """Compile one kernel for one target; yields a result for each configuration.
 
         Raises:
-            CompileWorkerError: the child cannot start.
+            EmulationError: the child cannot start.
         """
         self._start()
         request = {"name": kernel.name, "attribute": kernel.attribute, "source": kernel.text}
@@ -96,7 +91,7 @@ class Worker:
         if self._read(START_TIMEOUT) is None:
             printed = self._end_of_output()
             self.close()
-            raise CompileWorkerError(
+            raise EmulationError(
                 f"the process that compiles kernels did not start ({' '.join(self._command)}); it printed:\n{printed}"
             )
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalError, RegionalValueError
 from pytest_regional._files import write_whole
 from pytest_regional.backends.spec import PARTITIONERS
 from pytest_regional.fuzz.findings import strict_json
@@ -33,7 +33,7 @@ from pytest_regional.fuzz.model.program import (
 )
 from pytest_regional.fuzz.operators.operator import Operator
 from pytest_regional.fuzz.operators.schemas import ARGUMENTS, WORDS
-from pytest_regional.fuzz.operators.table import UnknownOperatorError, operator_named
+from pytest_regional.fuzz.operators.table import operator_named
 from pytest_regional.fuzz.settings import BY_NAME
 
 #: Raised when what a file holds changes its meaning; a reader refuses what it does not know.
@@ -271,7 +271,7 @@ def _operator(field: Field) -> Operator:
     name = field.line()
     try:
         return operator_named(name)
-    except UnknownOperatorError as error:
+    except RegionalValueError as error:
         field.refuse(str(error))
 
 

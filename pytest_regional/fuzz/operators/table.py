@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalValueError
 from pytest_regional.fuzz.operators import (
     aliasing,
     calls,
@@ -70,10 +70,6 @@ def _place(operator: Operator) -> int:
     return _PLACES[operator.family]
 
 
-class UnknownOperatorError(RegionalError, ValueError):
-    """A name that is not in the operator table."""
-
-
 @functools.cache
 def operators() -> Mapping[str, Operator]:
     """Return the operators that this torch has, the simplest first."""
@@ -93,7 +89,7 @@ def operator_named(name: str) -> Operator:
     """Return the operator called ``name``.
 
     Raises:
-        UnknownOperatorError: none is; with the nearest names.
+        RegionalValueError: none is; with the nearest names.
     """
     import difflib
 
@@ -101,7 +97,7 @@ def operator_named(name: str) -> Operator:
     if name not in table:
         close = difflib.get_close_matches(name, table, n=3)
         nearest = f"; nearest: {', '.join(close)}" if close else ""
-        raise UnknownOperatorError(f"no operator of this torch is called {name!r}{nearest}")
+        raise RegionalValueError(f"no operator of this torch is called {name!r}{nearest}")
     return table[name]
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalValueError
 from pytest_regional._text import unknown_name
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.modes import MODES, in_mode
@@ -97,10 +97,6 @@ ORACLES: Mapping[str, Oracle] = MappingProxyType(
 )
 
 
-class UnknownOracleError(RegionalError, LookupError):
-    """A name that is no oracle's."""
-
-
 Known = Callable[[OracleViolationError], bool]
 
 
@@ -128,8 +124,8 @@ def check(
     Raises:
         OracleViolationError: the program violates an oracle; the first one in the order of ``ORACLES``.
         BadProgramError: the program fails in eager.
-        UnknownOracleError: a name in ``oracles`` that is none, or no name at all.
-        ModeError: the backend or the device cannot take that mode.
+        RegionalValueError: a name in ``oracles`` that is none, or no name at all, or a mode that the backend or the
+            device cannot take.
     """
     checking = _Checking(regional, program, mode, _chosen(oracles), blame, known or (lambda error: False))
     if oracles is None:
@@ -236,10 +232,10 @@ class _Checking:
 def _chosen(names: Collection[str] | str | None) -> list[Oracle]:
     names = (names,) if isinstance(names, str) else names
     if names is not None and not names:
-        raise UnknownOracleError("no oracle to check: leave oracles out for all of them")
+        raise RegionalValueError("no oracle to check: leave oracles out for all of them")
     for name in names or ():
         if name not in ORACLES:
-            raise UnknownOracleError(unknown_name("oracle", name, ORACLES))
+            raise RegionalValueError(unknown_name("oracle", name, ORACLES))
     return [oracle for oracle in ORACLES.values() if names is None or oracle.name in names]
 
 
@@ -274,4 +270,4 @@ def _why_not(oracle: Oracle, regional: Regional, mode: str) -> str:
     return ""
 
 
-__all__ = ["ORACLES", "BadProgramError", "CheckResult", "Oracle", "OracleViolationError", "UnknownOracleError", "check"]
+__all__ = ["ORACLES", "BadProgramError", "CheckResult", "Oracle", "OracleViolationError", "RegionalValueError", "check"]

@@ -16,7 +16,6 @@ from pytest_regional.harness.codegen.assertions import CodeAssertions
 from pytest_regional.harness.codegen.events import (
     Alias,
     Allocate,
-    AmbiguousCodeError,
     Assert,
     CodeAssertionError,
     CodeEvent,
@@ -28,27 +27,25 @@ from pytest_regional.harness.codegen.events import (
     KernelLaunch,
     LaunchOrigin,
     NestingLevel,
-    NoGeneratedCodeError,
     Op,
     Return,
     Reuse,
     StreamSync,
-    UnknownOriginError,
     UnknownSizeError,
     UnreadableCodeError,
     Wait,
 )
 from pytest_regional.harness.codegen.origins import events_of, origins_kept, origins_of
-from pytest_regional.harness.ops import NoSuchOpError, OpPattern
+from pytest_regional.harness.ops import OpPattern
 
 __all__ = [
     "Alias",
     "Allocate",
-    "AmbiguousCodeError",
     "Assert",
     "CodeAssertionError",
     "CodeAssertions",
     "CodeEvent",
+    "CodeLookupError",
     "CollectiveStart",
     "Copy",
     "Events",
@@ -57,14 +54,12 @@ __all__ = [
     "KernelLaunch",
     "LaunchOrigin",
     "NestingLevel",
-    "NoGeneratedCodeError",
-    "NoSuchOpError",
     "Op",
+    "OpError",
     "OpPattern",
     "Return",
     "Reuse",
     "StreamSync",
-    "UnknownOriginError",
     "UnknownSizeError",
     "UnreadableCodeError",
     "Wait",

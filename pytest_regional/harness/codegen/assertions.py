@@ -8,9 +8,9 @@ from typing import Any
 
 from pytest_regional._text import plural
 from pytest_regional.harness.codegen.events import (
-    AmbiguousCodeError,
     CodeAssertionError,
     CodeEvent,
+    CodeLookupError,
     Copy,
     Events,
     KernelLaunch,
@@ -20,7 +20,7 @@ from pytest_regional.harness.codegen.memory import freed_at, peak_of
 from pytest_regional.harness.codegen.operators import matches, only_moves, require_known
 from pytest_regional.harness.codegen.view import Position, View, missing, views_holding, views_of
 from pytest_regional.harness.counters import Bound, bounds_of
-from pytest_regional.harness.ops import NoSuchOpError, OpLike, OpPattern
+from pytest_regional.harness.ops import OpError, OpLike, OpPattern
 
 
 class CodeAssertions:
@@ -189,7 +189,7 @@ def _comparable(view: View, patterns: Sequence[OpPattern]) -> list[list[list[Pos
         return [[[place for place in found if place[0] == piece] for found in places] for piece in shared]
     spread = [pattern for pattern, found in zip(patterns, pieces, strict=True) if len(found) > 1]
     if spread:
-        raise AmbiguousCodeError(
+        raise CodeLookupError(
             f"no source of the {view.graph} graph contains all of {', '.join(map(str, patterns))}, and "
             f"{', '.join(map(str, spread))} occur in several: name region=, or one launch as in '{spread[0].name}#1'"
         )
@@ -204,7 +204,7 @@ def _check_order(
         raise view.failure(f"{before} and {after} are fused into one kernel ({view.lines(both)})", both)
     pairs = [(a, b) for a, b in itertools.product(first, second) if not _exclusive(view[a], view[b])]
     if not pairs:
-        raise AmbiguousCodeError(f"{before} and {after} are in different arms of a branch, so they never both run")
+        raise CodeLookupError(f"{before} and {after} are in different arms of a branch, so they never both run")
     wrong = [(a, b) for a, b in pairs if a > b]
     if wrong:
         late, early = sorted({a for a, _ in wrong}), sorted({b for _, b in wrong})
@@ -244,7 +244,7 @@ def _used_in_same_piece(
         if any(piece == place[0] for piece, _ in used)
     ]
     if not found:
-        raise AmbiguousCodeError(
+        raise CodeLookupError(
             f"no source of the {view.graph} graph contains both {name} and {second}; buffers that cross sources belong "
             f"to the code around them"
         )
@@ -259,7 +259,7 @@ def _buffers(view: View, written: Position, pattern: OpPattern | None, buffer: s
     computed = event.ops_of if isinstance(event, KernelLaunch) else ()
     mine = tuple(name for name, ops in computed if any(matches(pattern, op) for op in ops) and name in event.writes)
     if not (mine or event.writes):
-        raise NoSuchOpError(f"the buffers that {pattern} writes are unknown: {event.text} (line {event.line})")
+        raise OpError(f"the buffers that {pattern} writes are unknown: {event.text} (line {event.line})")
     return mine or event.writes
 
 

@@ -281,16 +281,8 @@ class UnreadableCodeError(RegionalError, ValueError):
     """Generated code is not a Python wrapper of a known form."""
 
 
-class NoGeneratedCodeError(RegionalError, LookupError):
-    """There is no generated code, or none for the given graph or region."""
-
-
-class UnknownOriginError(RegionalError, LookupError):
-    """The operators of some code are unknown, so no assertion about them is possible."""
-
-
-class AmbiguousCodeError(RegionalError, LookupError):
-    """The operators are in different graphs or several pieces of code, so there is no single answer."""
+class CodeLookupError(RegionalError, LookupError):
+    """Nothing was generated for a graph or region, or it is not known which launch holds an operator."""
 
 
 class UnknownSizeError(RegionalError, LookupError):

@@ -10,15 +10,8 @@ from functools import cache
 from typing import Any
 
 from pytest_regional._torch.operators import schema_of
-from pytest_regional.harness.codegen.events import (
-    CodeEvent,
-    ExternCall,
-    KernelLaunch,
-    Op,
-    UnknownOriginError,
-    rows,
-)
-from pytest_regional.harness.ops import NoSuchOpError, OpPattern, operator_spellings
+from pytest_regional.harness.codegen.events import CodeEvent, CodeLookupError, ExternCall, KernelLaunch, Op, rows
+from pytest_regional.harness.ops import OpError, OpPattern, operator_spellings
 
 # Inductor's names for library routines that are not operators of that name.
 EXTERN_KERNELS = {
@@ -194,10 +187,10 @@ def launches_of(events: Iterable[CodeEvent]) -> list[CodeEvent]:
 
 
 def require_known(events: Sequence[CodeEvent]) -> None:
-    """Raise :class:`UnknownOriginError` if the operators of a launch are unknown."""
+    """Raise :class:`CodeLookupError` if the operators of a launch are unknown."""
     unknown = [n for n, event in enumerate(events) if event.ops is None]
     if unknown:
-        raise UnknownOriginError(
+        raise CodeLookupError(
             "the operators of the marked launches are unknown: Inductor writes no comment above C++ kernels, and "
             "this code was loaded from a cache that another process filled, or generated while no harness was active. "
             "Let the test generate it (fresh caches are the default). Kernel names are only hints.\n"
@@ -205,7 +198,7 @@ def require_known(events: Sequence[CodeEvent]) -> None:
         )
 
 
-def no_such_op(pattern: OpPattern, events: Sequence[CodeEvent], where: str) -> NoSuchOpError:
+def no_such_op(pattern: OpPattern, events: Sequence[CodeEvent], where: str) -> OpError:
     """Return the error for a pattern that matches none of ``events``: the operators there, and likely reasons."""
     there = list(dict.fromkeys(op.inside or op.name for event in events for op in event.ops or ()))
     near = difflib.get_close_matches(pattern.name, [*there, *map(packet_name, there)], n=1, cutoff=0.7)
@@ -219,7 +212,7 @@ def no_such_op(pattern: OpPattern, events: Sequence[CodeEvent], where: str) -> N
         "Passes change operators before code is generated: aten.mm may become aten.addmm, views such as aten.t "
         "disappear, aten.silu is decomposed."
     )
-    return NoSuchOpError(" ".join(lines[:-1]) + "\n" + lines[-1] + "\n" + "\n".join(rows(events)))
+    return OpError(" ".join(lines[:-1]) + "\n" + lines[-1] + "\n" + "\n".join(rows(events)))
 
 
 def _as_part(pattern: OpPattern, events: Sequence[CodeEvent]) -> str:

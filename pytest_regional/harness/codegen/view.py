@@ -6,14 +6,7 @@ import difflib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from pytest_regional.harness.codegen.events import (
-    AmbiguousCodeError,
-    CodeAssertionError,
-    CodeEvent,
-    Events,
-    NoGeneratedCodeError,
-    rows,
-)
+from pytest_regional.harness.codegen.events import CodeAssertionError, CodeEvent, CodeLookupError, Events, rows
 from pytest_regional.harness.codegen.operators import launches_of, matches, no_such_op, require_known
 from pytest_regional.harness.codegen.places import CodePlace, Source, places_of
 from pytest_regional.harness.ops import OpPattern
@@ -82,7 +75,7 @@ def views_of(sources: Sequence[Source], graph: str | None, region: str | None) -
 
     Raises:
         ValueError: unknown graph.
-        NoGeneratedCodeError: nothing was generated, or nothing for that graph and region.
+        CodeLookupError: nothing was generated, or nothing for that graph and region.
     """
     if graph is not None and graph not in GRAPHS:
         near = difflib.get_close_matches(graph, GRAPHS, n=1)
@@ -90,7 +83,7 @@ def views_of(sources: Sequence[Source], graph: str | None, region: str | None) -
         raise ValueError(f"{graph!r} is not a graph.{hint} Known: {', '.join(GRAPHS)}.")
     chosen = [s for s in sources if graph in (None, s.graph) and (region is None or region in s.regions)]
     if not any(launches_of(source.events) for source in chosen):
-        raise NoGeneratedCodeError(_nothing(sources, graph, region))
+        raise CodeLookupError(_nothing(sources, graph, region))
     return [_view(kind, chosen) for kind in dict.fromkeys(source.graph for source in chosen)]
 
 
@@ -115,9 +108,8 @@ def views_holding(views: Sequence[View], patterns: Sequence[OpPattern]) -> list[
     """Return the views in which all ``patterns`` have a match.
 
     Raises:
-        UnknownOriginError: the operators of a launch are unknown.
-        NoSuchOpError: a pattern matches nothing.
-        AmbiguousCodeError: no single view has them all.
+        CodeLookupError: the operators of a launch are unknown, or no single view has them all.
+        OpError: a pattern matches nothing.
     """
     for view in views:
         for events in view.pieces:
@@ -129,7 +121,7 @@ def views_holding(views: Sequence[View], patterns: Sequence[OpPattern]) -> list[
         if not any(view.places(pattern) for view in views):
             raise missing(views, pattern)
     where = "; ".join(f"{p} in {', '.join(v.graph for v in views if v.places(p))}" for p in patterns)
-    raise AmbiguousCodeError(f"no single graph has all of them: {where}. Name operators of one graph, or graph=.")
+    raise CodeLookupError(f"no single graph has all of them: {where}. Name operators of one graph, or graph=.")
 
 
 def missing(views: Sequence[View], pattern: OpPattern) -> Exception:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalError, RegionalRuntimeError
 from pytest_regional._phase_names import PHASES, TOTAL
 from pytest_regional._ratios import Ratio, ratio_of
 from pytest_regional._text import plural
@@ -29,10 +29,6 @@ class CompileTimeError(RegionalError, AssertionError):
 
 class UndecidedCompileTimeError(CompileTimeError):
     """Compiles take too different times to say whether a ratio is within its limit."""
-
-
-class PhaseNotMeasuredError(RegionalError, RuntimeError):
-    """There is no ratio of a phase: this torch does not tell it from others, or no time is spent in it."""
 
 
 @dataclass(frozen=True)
@@ -112,13 +108,13 @@ def ratio_in(new: CompileTimes, old: CompileTimes, phase: str) -> Ratio:
     """Return the ratio of the times of a phase.
 
     Raises:
-        PhaseNotMeasuredError: it is not measured, or a compile spends no time in it.
+        RegionalRuntimeError: it is not measured, or a compile spends no time in it.
     """
     for one in (new, old):
         if phase in one.not_measured:
-            raise PhaseNotMeasuredError(f"this torch does not tell phase {phase} from others, so it has no time")
+            raise RegionalRuntimeError(f"this torch does not tell phase {phase} from others, so it has no time")
         if not one.compiles or min(one.phase(phase).seconds) <= 0:
-            raise PhaseNotMeasuredError(f"{one.program} on {one.backend} spends no time in phase {phase}: no ratio")
+            raise RegionalRuntimeError(f"{one.program} on {one.backend} spends no time in phase {phase}: no ratio")
     return ratio_of(new.phase(phase).seconds, old.phase(phase).seconds, _ERROR)
 
 
@@ -133,7 +129,7 @@ def check(new: Measured, old: Measured | CompileTimes, phase: str, at_most: floa
         repeat: compiles of each before the first look.
 
     Raises:
-        PhaseNotMeasuredError: the phase has no time.
+        RegionalRuntimeError: the phase has no time.
     """
     sides = [new, old] if isinstance(old, Measured) else [new]
     for side in sides:

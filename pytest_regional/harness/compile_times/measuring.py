@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalValueError
 from pytest_regional._phase_names import CLOCK_NAMES
 from pytest_regional._text import unknown_name
 from pytest_regional._torch.compile_phases import unmeasured
@@ -42,15 +42,11 @@ def checked_clock(name: str) -> str:
     """Return ``name``.
 
     Raises:
-        UnknownClockError: it is not among :data:`CLOCKS`.
+        RegionalValueError: it is not among :data:`CLOCKS`.
     """
     if name not in CLOCKS:
-        raise UnknownClockError(unknown_name("clock", name, CLOCKS))
+        raise RegionalValueError(unknown_name("clock", name, CLOCKS))
     return name
-
-
-class UnknownClockError(RegionalError, ValueError):
-    """A name that is no clock."""
 
 
 @dataclass

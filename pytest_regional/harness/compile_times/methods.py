@@ -105,8 +105,8 @@ class MeasuresCompiles:
         Raises:
             CompileTimeError: the interval of the ratio lies above the limit.
             UndecidedCompileTimeError: it still contains the limit after ``4 * repeat`` compiles of each.
-            UnknownPhaseError: a name that is no phase.
-            PhaseNotMeasuredError: this torch cannot measure the phase, or no time is spent in it.
+            RegionalValueError: a name that is no phase.
+            RegionalRuntimeError: this torch cannot measure the phase, or no time is spent in it.
             UnknownBackendError: there is no backend of that name.
             ValueError: ``at_most`` is not above 0, ``repeat`` is below 5, there is no such clock, or the record that
                 is compared with has another.

@@ -68,7 +68,7 @@ class CompileTimes:
         """Return the time of one phase; of all for ``None`` or ``"total"``.
 
         Raises:
-            UnknownPhaseError: a name that is no phase.
+            RegionalValueError: a name that is no phase.
         """
         asked = checked_phase(name)
         return self._sums(lambda phase, what: asked in (TOTAL, phase))

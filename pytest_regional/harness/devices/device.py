@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalError, RegionalRuntimeError
 from pytest_regional._text import unknown_name
 from pytest_regional.emulation.device import DEFAULT_PROFILE, PROFILES
 
@@ -107,10 +107,6 @@ def usable_device(name: str) -> torch.device:
     return device_under_test(name).torch_device
 
 
-class LostGpuError(RegionalError, RuntimeError):
-    """The GPU context of this process is gone; nothing on the GPU can run in it any more."""
-
-
 @dataclass
 class _Loss:
     """Why the GPU is lost to this process; empty while it is not. A lost context never comes back."""
@@ -134,7 +130,7 @@ def gpu_isolated() -> Iterator[None]:
     Inside, cuDNN computes float32 in float32 (:func:`_float32_in_cudnn`).
 
     Raises:
-        LostGpuError: an error such as a failed ``device_assert`` ended the GPU context of this process.
+        RegionalRuntimeError: an error such as a failed ``device_assert`` ended the GPU context of this process.
     """
     import torch
 
@@ -178,7 +174,7 @@ def _finish(before: _State | None) -> None:
         first = str(error).strip().splitlines()[0]
         culprit = os.environ.get("PYTEST_CURRENT_TEST", "this process").partition(" (")[0]
         _loss.reason = _loss.reason or f"{culprit} left the GPU with an error: {first}"
-        raise LostGpuError(
+        raise RegionalRuntimeError(
             f"{_loss.reason}. The context does not recover: tests on the GPU fail in this process from here on. Run "
             f"the test alone, with CUDA_LAUNCH_BLOCKING=1 to see where"
         ) from error

@@ -17,6 +17,7 @@ from pytest_regional.emulation.compile_check import (
     KernelSource,
     compile_kernels,
 )
+from pytest_regional.harness.codegen.events import CodeLookupError
 from pytest_regional.harness.codegen.kernels import Wrapper
 from pytest_regional.harness.devices.requirements import unmet_requirement
 from pytest_regional.harness.record import CompileRecord, GeneratedCode
@@ -35,10 +36,6 @@ class KernelCompileError(RegionalError, AssertionError):
 
 class KernelResourceError(RegionalError, AssertionError):
     """Kernels that use more of a GPU than was asserted; the message lists them."""
-
-
-class NoTritonKernelError(RegionalError, LookupError):
-    """A record without a Triton kernel: there is nothing to compile, so nothing can be said."""
 
 
 @dataclass(frozen=True)
@@ -99,9 +96,9 @@ def assert_kernels_compile(
 
     Raises:
         KernelCompileError: some do not compile.
-        NoTritonKernelError: the record holds none.
-        UnknownArchitectureError: a name that is no architecture.
-        CompileWorkerError: the compiling process cannot start.
+        CodeLookupError: the record holds none.
+        RegionalValueError: a name that is no architecture.
+        EmulationError: the compiling process cannot start.
     """
     if configs not in CONFIGS:
         raise ValueError(unknown_name("configs", configs, CONFIGS))
@@ -119,7 +116,7 @@ def kernels_of(record: CompileRecord | GeneratedCode) -> tuple[KernelSource, ...
     """Return the Triton kernels in the generated code of ``record``, Inductor's and the user's, once each.
 
     Raises:
-        NoTritonKernelError: there is none.
+        CodeLookupError: there is none.
         UnreadableCodeError: code that is no Python wrapper.
     """
     code = record.code if isinstance(record, CompileRecord) else record
@@ -127,7 +124,7 @@ def kernels_of(record: CompileRecord | GeneratedCode) -> tuple[KernelSource, ...
     definitions = [definition for wrapper in wrappers for definition in wrapper.kernels.values()]
     triton = [KernelSource(d.name, d.source, d.attribute) for d in definitions if d.language == "triton"]
     if not triton:
-        raise NoTritonKernelError(_nothing_to_compile(len(wrappers), {d.language for d in definitions}))
+        raise CodeLookupError(_nothing_to_compile(len(wrappers), {d.language for d in definitions}))
     return tuple(dict.fromkeys(triton))
 
 
@@ -187,7 +184,7 @@ def missing_on(device: DeviceUnderTest, requirements: tuple[str, ...]) -> str:
     """Return why ``device`` does not meet ``requirements``, or an empty string.
 
     Raises:
-        DeviceRequirementError: one that is not understood.
+        RegionalValueError: one that is not understood.
     """
     from pytest_regional.harness.devices.requirements import facts_of
 
@@ -217,7 +214,7 @@ class OnDevice:
 
         Raises:
             unittest.SkipTest: pytest's skip, too; the reason says what is needed and what there is.
-            DeviceRequirementError: a requirement that is not understood.
+            RegionalValueError: a requirement that is not understood.
         """
         reason = missing_on(self.device_under_test, requirements)
         if reason:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalValueError
 from pytest_regional._text import unknown_name
 
 if TYPE_CHECKING:
@@ -72,10 +72,6 @@ def _emulated(device: DeviceUnderTest) -> DeviceFacts:
 
 def _host_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-class DeviceRequirementError(RegionalError, ValueError):
-    """A requirement that is not understood; the message lists the valid ones."""
 
 
 def _from_capability(*least: int) -> Callable[[DeviceFacts], bool]:
@@ -138,22 +134,22 @@ def parse_requirement(text: str) -> DeviceRequirement:
     """Read one requirement.
 
     Raises:
-        DeviceRequirementError: an unknown name, or a value that cannot be compared with that fact.
+        RegionalValueError: an unknown name, or a value that cannot be compared with that fact.
     """
     found = _COMPARISON.fullmatch(re.sub(r"\s+", "", text))
     if found is None:
         compared = next((quantity for quantity in QUANTITIES if text.strip().startswith(quantity)), "")
         if compared:
             signs = ", ".join(_COMPARISONS)
-            raise DeviceRequirementError(
+            raise RegionalValueError(
                 f"device requirement {text!r}: {compared} is compared with {signs}: {_EXAMPLES[compared]}"
             )
         if text not in FEATURES:
-            raise DeviceRequirementError(_unknown(text))
+            raise RegionalValueError(_unknown(text))
         return DeviceRequirement(text, text)
     quantity, comparison, value = found.groups()
     if quantity not in QUANTITIES:
-        raise DeviceRequirementError(_unknown(quantity))
+        raise RegionalValueError(_unknown(quantity))
     return DeviceRequirement(text, quantity, comparison, _value(text, quantity, value))
 
 
@@ -176,7 +172,7 @@ def _value(text: str, quantity: str, value: str) -> tuple[int, ...]:
         return (int(size[1]) * _UNITS[size[2]],)
     if quantity == "devices" and value.isdigit():
         return (int(value),)
-    raise DeviceRequirementError(
+    raise RegionalValueError(
         f"device requirement {text!r}: {value!r} is not a valid value for {quantity}, as in {_EXAMPLES[quantity]}"
     )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalError, RegionalRuntimeError, RegionalValueError
 from pytest_regional._text import plural
 from pytest_regional._torch import torch_version
 from pytest_regional.harness import isolation
@@ -27,7 +27,7 @@ UPDATE = "pytest --regional-update"
 
 
 class GoldenError(RegionalError, AssertionError):
-    """A compile did something else than its golden says.
+    """A compile differs from its golden, or has none.
 
     Attributes:
         in_full: the golden and the facts of this run, compared line by line.
@@ -36,18 +36,6 @@ class GoldenError(RegionalError, AssertionError):
     def __init__(self, message: str, in_full: str = "") -> None:
         super().__init__(message)
         self.in_full = in_full
-
-
-class MissingGoldenError(GoldenError):
-    """There is no golden for this backend, device and version of torch."""
-
-
-class GoldenNameError(RegionalError, ValueError):
-    """A name that a golden cannot have, or two goldens of one test under one name."""
-
-
-class NoGoldenFileError(RegionalError, RuntimeError):
-    """``assert_golden`` outside of a marked test: there is no file to compare with."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +88,7 @@ def assert_golden(
     """Do what :meth:`Regional.assert_golden` says; ``options`` are those of :meth:`Regional.run`."""
     goldens = regional.goldens
     if goldens is None:
-        raise NoGoldenFileError(
+        raise RegionalRuntimeError(
             "assert_golden needs a test with the marker regional_compile, run by pytest: the golden is in a file next "
             "to the test's"
         )
@@ -138,7 +126,7 @@ def _refuse_inputs(inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
 
 def _check_name(name: str) -> None:
     if name and not re.fullmatch(r"[^\s|,]+( [^\s|,]+)*", name):
-        raise GoldenNameError(f"name={name!r}: the name of a golden is one line, without '|' and ','")
+        raise RegionalValueError(f"name={name!r}: the name of a golden is one line, without '|' and ','")
 
 
 def _note(goldens: GoldensOfTest, file: GoldenFile, used: UsedGolden, text: Text) -> None:
@@ -148,7 +136,7 @@ def _note(goldens: GoldensOfTest, file: GoldenFile, used: UsedGolden, text: Text
     state = _state(holding, text)
     new = replace(used, text=None if state == "same" else text, state=state)
     if earlier is not None and earlier != new:
-        raise GoldenNameError(
+        raise RegionalValueError(
             f"two goldens of {used.key.test} differ and have one name, {used.key.name!r}: give each its own, name=..."
         )
     goldens.used[used.key.name] = new
@@ -159,7 +147,7 @@ def _compare(goldens: GoldensOfTest, file: GoldenFile, used: UsedGolden, text: T
     state = _state(holding, text)
     goldens.used[used.key.name] = replace(used, state=state)
     if holding is None:
-        raise MissingGoldenError(_missing(goldens, file, used))
+        raise GoldenError(_missing(goldens, file, used))
     version, entry = holding
     if state == "changed":
         raise GoldenError(_otherwise(goldens, used, version, entry, text), in_full(entry.text, text))

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalValueError
 from pytest_regional._text import plural, unknown_name
 from pytest_regional.harness.codegen.events import ExternCall, KernelLaunch, UnknownSizeError
 from pytest_regional.harness.codegen.memory import peak_of
@@ -38,24 +38,15 @@ OUTSIDE = "outside"
 """Where an operator is that is in no region."""
 
 
-class UnknownFactError(RegionalError, LookupError):
-    """A fact that does not exist; the message lists those that do."""
-
-
-class NoCompileError(RegionalError, LookupError):
-    """A record in which nothing was compiled, so that there are no facts."""
-
-
 def text_of(record: CompileRecord, facts: Iterable[str]) -> Text:
     """Return the facts of ``record`` as text.
 
     Raises:
-        UnknownFactError: a name that is no fact.
-        NoCompileError: nothing was compiled in it.
+        RegionalValueError: a name that is no fact, or nothing was compiled in it.
     """
     names = checked(facts)
     if record.trace is None or not record.trace.graphs or not record.graphs:
-        raise NoCompileError(
+        raise RegionalValueError(
             "nothing was compiled in this run, so there is nothing to compare with a golden: the program was compiled "
             "before, or a cache answered. Give assert_golden the program, which it compiles with empty caches"
         )
@@ -66,14 +57,14 @@ def checked(facts: Iterable[str]) -> tuple[str, ...]:
     """Return the names in the order of :data:`FACTS`, once each.
 
     Raises:
-        UnknownFactError: a name that is no fact, or none at all.
+        RegionalValueError: a name that is no fact, or none at all.
     """
     chosen = [facts] if isinstance(facts, str) else list(facts)
     for name in chosen:
         if name not in FACTS:
-            raise UnknownFactError(unknown_name("fact", name, FACTS))
+            raise RegionalValueError(unknown_name("fact", name, FACTS))
     if not chosen:
-        raise UnknownFactError(f"facts= is empty: a golden needs at least one of {', '.join(FACTS)}")
+        raise RegionalValueError(f"facts= is empty: a golden needs at least one of {', '.join(FACTS)}")
     return tuple(name for name in FACTS if name in chosen)
 
 

@@ -16,8 +16,8 @@ from pytest_regional._torch.fx_graphs import preserve_node_meta, trace_to_aten
 from pytest_regional.harness.compiling import refuse_keywords
 from pytest_regional.harness.graph_passes.forms import (
     GRAPH,
+    GraphAssertionError,
     GraphPassError,
-    PassNeverRanError,
     PassUnderTest,
     Stage,
     graph_passes,
@@ -103,7 +103,7 @@ class ProgramUnderTest:
 
         Raises:
             Exception: what a pass raised, as it was; or what the compile or the program raised, with a note.
-            PassNeverRanError: no graph came by.
+            GraphAssertionError: no graph came by.
         """
         compiled = self.compile(self.options_with(recorder))
         how: dict[str, Any] = {"backward": backward, "seed": self.regional.seed, "state_of": self.program}
@@ -117,9 +117,9 @@ class ProgramUnderTest:
         self.require_ran(recorder)
 
     def require_ran(self, recorder: Recorder) -> None:
-        """Raise :class:`PassNeverRanError` when no graph came by."""
+        """Raise :class:`GraphAssertionError` when no graph came by."""
         if not recorder.graphs:
-            raise PassNeverRanError(self._never_ran(recorder))
+            raise GraphAssertionError(self._never_ran(recorder))
 
     def _after_what(self, recorder: Recorder) -> str:
         names = ", ".join(one.name for one in recorder.passes)

@@ -17,32 +17,8 @@ class GraphPassError(RegionalError, RuntimeError):
     """A pass under test, or what it was asked to run on, cannot be used; the message says why and what to do."""
 
 
-class PassFormError(GraphPassError, TypeError):
-    """Something that is no graph pass, or none for this stage."""
-
-
-class InvalidGraphError(GraphPassError):
-    """A pass left a graph that is none: a node used before it is made, a cycle, an attribute that does not exist."""
-
-
-class UnknownStageError(GraphPassError, ValueError):
-    """A stage that does not exist."""
-
-
-class NoUuidError(GraphPassError):
-    """A question about the uuid of a pass that has none."""
-
-
-class WhichGraphError(GraphPassError, LookupError):
-    """No graph, or more than one, answers to what was asked for."""
-
-
-class PassNeverRanError(RegionalError, AssertionError):
-    """The pass was handed to the backend, and no graph reached it: whatever is asserted would be vacuous."""
-
-
 class GraphAssertionError(RegionalError, AssertionError):
-    """An assertion about the graphs before and after a pass does not hold."""
+    """An assertion about the graphs before and after a pass does not hold, or no graph reached the pass."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +56,11 @@ def stage_named(name: object) -> Stage:
     """Return the stage called ``name``.
 
     Raises:
-        UnknownStageError: with the nearest, and all.
+        GraphPassError: with the nearest, and all.
     """
     if isinstance(name, str) and name in STAGES:
         return STAGES[name]
-    raise UnknownStageError(unknown_name("stage", name, STAGES))
+    raise GraphPassError(unknown_name("stage", name, STAGES))
 
 
 @dataclass(frozen=True)
@@ -117,28 +93,28 @@ def graph_passes(given: Any, stage: Stage) -> tuple[PassUnderTest, ...]:
     """Return the pass, or the passes of a list, ready to be called at ``stage``.
 
     Raises:
-        PassFormError: something that is no pass, or none for that stage.
+        GraphPassError: something that is no pass, or none for that stage.
     """
     passes = tuple(given) if isinstance(given, list | tuple) else (given,)
     if not passes:
-        raise PassFormError("run_pass got an empty list of passes: there is nothing to run")
+        raise GraphPassError("run_pass got an empty list of passes: there is nothing to run")
     return tuple(PassUnderTest(one, _form(one, stage)) for one in passes)
 
 
 def _form(given: Any, stage: Stage) -> PassForm:
     if isinstance(given, type):
-        raise PassFormError(f"{given.__name__} is a class: run_pass needs an instance, {given.__name__}(...)")
+        raise GraphPassError(f"{given.__name__} is a class: run_pass needs an instance, {given.__name__}(...)")
     try:
         form = form_of(given, _pass_forms.GRAPH, ("is_inference",))
     except PassFormUnknownError as error:
-        raise PassFormError(str(error)) from None
+        raise GraphPassError(str(error)) from None
     if form is None:
-        raise PassFormError(
+        raise GraphPassError(
             f"{given!r} is no graph pass: give a function of a torch.fx.Graph (or GraphModule), a CustomGraphPass, a "
             f"PatternMatcherPass, or a list of these"
         )
     if form.knows_inference and stage is not GRAPH and not stage.tells_inference:
-        raise PassFormError(
+        raise GraphPassError(
             f"{pass_name(given)} takes is_inference, which Inductor gives to post-grad passes alone: run it at stage "
             f"'post_grad', or derive it from CustomGraphPass for stage {stage.name!r}"
         )

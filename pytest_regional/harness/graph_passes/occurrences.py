@@ -11,7 +11,7 @@ import torch.fx
 from pytest_regional._text import unknown_name
 from pytest_regional._torch.fx_graphs import bodies_of
 from pytest_regional._torch.operators import higher_order_operator, operator_types
-from pytest_regional.harness.ops import OpPattern, UnknownOpError, function_names, method_names, module_names
+from pytest_regional.harness.ops import OpError, OpPattern, function_names, method_names, module_names
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,12 +91,12 @@ def require_known(patterns: Iterable[OpPattern], present: Sequence[Occurrence]) 
     """Refuse a pattern that matches nothing in ``present`` and that torch does not know.
 
     Raises:
-        UnknownOpError: with the nearest, and all that are there.
+        OpError: with the nearest, and all that are there.
     """
     for pattern in patterns:
         if not pattern.is_known and not meant(replace(pattern, ordinal=None), present):
             there = {one.name for one in present} or {"no operator at all"}
-            raise UnknownOpError(
+            raise OpError(
                 f"{unknown_name('operator', pattern.text, there)} These are the operators of the graphs before and "
                 f"after the pass; torch knows no other of that name, so an assertion about it could not fail."
             )

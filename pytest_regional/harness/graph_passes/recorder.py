@@ -14,14 +14,7 @@ from pytest_regional._torch.fx_graphs import region_mark, sort_topologically
 from pytest_regional._torch.inductor import custom_graph_pass_base, inference_aware_pass_base
 from pytest_regional._torch.operators import is_higher_order_op, is_op_overload, schema_of
 from pytest_regional._torch.tracing import detect_fake_mode, fake_result
-from pytest_regional.harness.graph_passes.forms import (
-    GRAPH,
-    InvalidGraphError,
-    PassTarget,
-    PassUnderTest,
-    Stage,
-    run_one,
-)
+from pytest_regional.harness.graph_passes.forms import GRAPH, GraphPassError, PassTarget, PassUnderTest, Stage, run_one
 from pytest_regional.harness.graph_passes.snapshot import GraphSnapshot, snapshot
 
 
@@ -138,7 +131,7 @@ class Recorder:
         where = f"({place}, stage {self.stage.name!r})"
         require_valid(module, f"the pass {one.name} left an invalid graph {where}", self.stage)
         for what in wrong_metadata(before, module.graph, self.stage):
-            raise InvalidGraphError(f"the pass {one.name} left wrong metadata {where}: {what}")
+            raise GraphPassError(f"the pass {one.name} left wrong metadata {where}: {what}")
         return module
 
 
@@ -151,7 +144,7 @@ def require_valid(module: torch.fx.GraphModule, what: str, stage: Stage) -> None
     """Sort as Inductor would where it would, and lint.
 
     Raises:
-        InvalidGraphError: ``what``, and what is wrong.
+        GraphPassError: ``what``, and what is wrong.
     """
     try:
         if stage.sorts:
@@ -160,7 +153,7 @@ def require_valid(module: torch.fx.GraphModule, what: str, stage: Stage) -> None
     except Exception as error:  # noqa: BLE001 - the message holds what it says
         reason = str(error).strip() or "its nodes depend on each other in a cycle"
         hint = "" if stage.sorts else " (at Inductor's own stages it would be sorted first)"
-        raise InvalidGraphError(f"{what}{hint}: {reason}") from None
+        raise GraphPassError(f"{what}{hint}: {reason}") from None
     if not stage.sorts:
         module.recompile()
 

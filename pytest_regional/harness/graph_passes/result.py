@@ -12,7 +12,7 @@ import torch.fx
 from pytest_regional._text import plural
 from pytest_regional._torch.fx_graphs import attribute
 from pytest_regional.harness.graph_passes import uuids
-from pytest_regional.harness.graph_passes.forms import GraphAssertionError, PassUnderTest, Stage, WhichGraphError
+from pytest_regional.harness.graph_passes.forms import GraphAssertionError, GraphPassError, PassUnderTest, Stage
 from pytest_regional.harness.graph_passes.occurrences import Occurrence, meant, occurrences, require_known
 from pytest_regional.harness.graph_passes.recorder import PassGraphs, Place
 from pytest_regional.harness.graph_passes.snapshot import GraphSnapshot
@@ -144,13 +144,13 @@ class PassRun:
         """Return the one graph of that kind and region, or number ``index`` of those.
 
         Raises:
-            WhichGraphError: none, or several; the message lists them.
+            GraphPassError: none, or several; the message lists them.
         """
         found = self._selected(kind, region)
         if index is not None and 0 <= index < len(found):
             return found[index]
         if len(found) > 1 or index is not None:
-            raise WhichGraphError(
+            raise GraphPassError(
                 f"the passes ran on {plural(len(found), 'such graph')}: {_places(found)}. Choose one with "
                 f"result.graph(kind, region=..., index=...), or look at all of result.graphs."
             )
@@ -160,7 +160,7 @@ class PassRun:
         found = [one for one in self.graphs if kind in (None, one.kind) and region in (None, one.region)]
         if not found:
             wanted = Place(kind or "whole", region)
-            raise WhichGraphError(f"the passes did not run on {wanted}; they ran on {_places(self.graphs)}")
+            raise GraphPassError(f"the passes did not run on {wanted}; they ran on {_places(self.graphs)}")
         return found
 
     # Operators
@@ -170,7 +170,7 @@ class PassRun:
 
         Raises:
             GraphAssertionError: another number, with the graphs.
-            UnknownOpError: an operator that no graph held and torch does not know.
+            OpError: an operator that no graph held and torch does not know.
         """
         chosen, pattern = self._selected(graph, region), OpPattern.of(op)
         require_known([pattern], _all(chosen))
@@ -183,7 +183,7 @@ class PassRun:
 
         Raises:
             GraphAssertionError: there was nothing to replace, something is left, or nothing came.
-            UnknownOpError: an operator that no graph held and torch does not know.
+            OpError: an operator that no graph held and torch does not know.
         """
         chosen = self._selected(graph, region)
         old, new = _patterns(before), _patterns(after)
@@ -215,7 +215,7 @@ class PassRun:
 
         Raises:
             GraphAssertionError: with the graphs, what is out of order marked.
-            UnknownOpError: an operator that no graph held and torch does not know.
+            OpError: an operator that no graph held and torch does not know.
         """
         if len(ops) < 2:
             raise TypeError(f"assert_order needs two operators or more, not {len(ops)}: there is no order otherwise")
@@ -292,7 +292,7 @@ class PassRun:
             equal: a pass or factory with the configuration of the pass that ran, whose uuid must be the same.
 
         Raises:
-            NoUuidError: a pass has none; the message says how to give it one.
+            GraphPassError: a pass has none; the message says how to give it one.
             GraphAssertionError: two that must differ are equal, or the reverse, or two calls of one differ.
         """
         uuids.assert_uuid_changes(self._given, others, equal)

@@ -6,14 +6,14 @@ import inspect
 from typing import Any
 
 from pytest_regional._pass_forms import pass_name
-from pytest_regional.harness.graph_passes.forms import GraphAssertionError, NoUuidError
+from pytest_regional.harness.graph_passes.forms import GraphAssertionError, GraphPassError
 
 
 def assert_uuid_changes(passes: Any, others: tuple[Any, ...], equal: Any) -> None:
     """Compare the uuid of ``passes`` with those of other configurations and of an equal one.
 
     Raises:
-        NoUuidError: a pass without a uuid.
+        GraphPassError: a pass without a uuid.
         GraphAssertionError: two uuids that should differ and do not, or the reverse.
     """
     if not others:
@@ -45,7 +45,7 @@ def _made(given: Any) -> Any:
     if isinstance(given, list | tuple) or (hasattr(given, "uuid") and not isinstance(given, type)):
         return given
     if not callable(given) or _takes_arguments(given):
-        raise NoUuidError(no_uuid(given))
+        raise GraphPassError(no_uuid(given))
     return given()
 
 
@@ -61,7 +61,7 @@ def _stable_uuid(passes: Any) -> Any:
     method = getattr(passes, "uuid", None)
     first = method() if callable(method) else None
     if first is None:
-        raise NoUuidError(no_uuid(passes))
+        raise GraphPassError(no_uuid(passes))
     assert callable(method)
     _require_equal(first, method(), f"two calls of {pass_name(passes)}.uuid()")
     return first

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from pytest_regional._errors import RegionalError
 from pytest_regional._text import shown, unknown_name
 from pytest_regional._torch.dynamo import never_compiled, original_of
 from pytest_regional.harness import isolation
@@ -40,6 +39,7 @@ from pytest_regional.harness.parity.random_code import RUNS, random_mismatches, 
 from pytest_regional.harness.parity.report import SECOND_CALL, BadProgramError, NotRefusedError
 from pytest_regional.harness.parity.state import KINDS_OF_STATE, raw_bytes, same_bytes
 from pytest_regional.harness.parity.tolerance import Tolerance
+from pytest_regional.harness.vacuity import VacuousTestError
 
 if TYPE_CHECKING:
     from pytest_regional.harness.options import CompileOptions
@@ -93,10 +93,6 @@ _ADVICE = (
     "The backend writes to memory that it gave to the caller; it has to return fresh memory or a copy, or to disclaim "
     "results_kept"
 )
-
-
-class VacuousParityError(RegionalError, AssertionError):
-    """``assert_parity`` had nothing to compare, so it could not have failed."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +170,7 @@ class ParityCheck:
             report = way(report, first, compiled)
         self._check_ignored(first.eager, candidate)
         if report.compared == 0 and not first.eager.changes:
-            raise VacuousParityError(
+            raise VacuousTestError(
                 "assert_parity compared nothing: the program returns no tensor, changes nothing and has no gradient"
                 + "".join(f"\n  not compared: {one}" for one in report.not_compared)
             )

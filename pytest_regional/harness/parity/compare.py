@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from pytest_regional._errors import RegionalValueError
 from pytest_regional._text import without_middle
 from pytest_regional.harness.devices.emulated import causes
 from pytest_regional.harness.parity.captured import Aliasing, Captured
@@ -33,7 +34,6 @@ from pytest_regional.harness.parity.report import (
     NotRefusedError,
     ParityError,
     ParityReport,
-    SelfComparisonError,
 )
 from pytest_regional.harness.parity.state import A_TENSOR, ABSENT, LOW_PRECISION_TO_FP64, Change
 from pytest_regional.harness.parity.tolerance import FLOAT64_ULPS, Coarse, Exactness, Rounding, Tolerance, judge
@@ -49,7 +49,7 @@ __all__ = [
     "NotRefusedError",
     "ParityError",
     "ParityReport",
-    "SelfComparisonError",
+    "RegionalValueError",
     "check_program",
     "compare",
     "compare_exceptions",
@@ -83,7 +83,7 @@ def compare(
     its own random numbers, not eager's.
 
     Raises:
-        SelfComparisonError: if both hold the same memory, so that the comparison could not fail.
+        RegionalValueError: if both hold the same memory, so that the comparison could not fail.
         ValueError, TypeError: for a level or tolerance that makes no sense.
     """
     tolerance = Tolerance.resolve(level, rtol, atol)
@@ -145,11 +145,11 @@ def _is_real_number(value: Any) -> bool:
 
 def _refuse_self_comparison(eager: Execution, candidate: Execution) -> None:
     if eager is candidate:
-        raise SelfComparisonError("compare() got one execution as both eager and candidate; execute the program twice")
+        raise RegionalValueError("compare() got one execution as both eager and candidate; execute the program twice")
     seen = {id(leaf.storage): path for path, leaf in eager.outputs if _has_own_memory(eager, path, leaf)}
     for path, leaf in candidate.outputs:
         if _has_own_memory(candidate, path, leaf) and id(leaf.storage) in seen:
-            raise SelfComparisonError(
+            raise RegionalValueError(
                 f"{path} of the candidate is the memory of eager's {seen[id(leaf.storage)]}, and neither an input "
                 f"nor a parameter: comparing a tensor with itself shows nothing. "
                 f"Let the program compute it again in each run."

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy
 import torch
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalValueError
 from pytest_regional.harness.isolation import seed_everything
 from pytest_regional.harness.parity.captured import Aliasing, Captured, capture, find_aliases, flatten_outputs
 from pytest_regional.harness.parity.fp64_reference import Precision, float64_everywhere, rounding_to
@@ -48,8 +48,8 @@ from pytest_regional.harness.parity.state import (
 
 __all__ = [
     "Backward",
-    "CotangentError",
     "Execution",
+    "RegionalValueError",
     "execute",
     "find_state",
     "fresh_call",
@@ -71,10 +71,6 @@ _AUTOCAST = ("cpu", "cuda")
 
 #: Why programs of float64 have no float64 run that judges them.
 NOTHING_NARROW = "no input, parameter or buffer has a precision below float64"
-
-
-class CotangentError(RegionalError, ValueError):
-    """The cotangents (or the ``backward`` argument) given do not fit the program's outputs."""
 
 
 @dataclass(eq=False)
@@ -178,9 +174,8 @@ def execute(
         output_edges: whether the gradient of each output with respect to each other one is taken as well.
 
     Raises:
-        CotangentError: when ``backward`` does not fit the outputs. What the program raises is returned, not raised.
-        NoValuesError: a tensor is on the meta device.
-        UncopyableInputError: an argument holds tensors and cannot be copied.
+        RegionalValueError: ``backward`` does not fit the outputs, a tensor is on the meta device, or an argument holds
+            tensors and cannot be copied. What the program raises is returned, not raised.
     """
     leaves = named_leaves(inputs, kwargs)
     program = fn if state_of is None else state_of
@@ -425,7 +420,7 @@ def cotangents_for(outputs: list[torch.Tensor], backward: Any, seed: int) -> lis
         return [random_cotangent(tensor, seed, index) for index, tensor in enumerate(outputs)]
     given = [backward] if isinstance(backward, torch.Tensor) else list(backward)
     if [tuple(tensor.shape) for tensor in given] != [tuple(tensor.shape) for tensor in outputs]:
-        raise CotangentError(
+        raise RegionalValueError(
             f"backward= holds cotangents of shapes {[tuple(tensor.shape) for tensor in given]}, but the outputs that "
             f"require a gradient have shapes {[tuple(tensor.shape) for tensor in outputs]}. "
             f"Pass one cotangent of equal shape for each of them, in their order."

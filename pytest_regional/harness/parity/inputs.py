@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalValueError
 from pytest_regional._torch import pytree
 from pytest_regional._torch.tracing import base_of, view_like
 from pytest_regional.harness.parity.elements import has_arithmetic
@@ -36,10 +36,6 @@ FlatTransform = Callable[[torch.Tensor], torch.Tensor]
 #: How copies of inputs use one storage: as the originals do (``"own"``), all as views of one tensor (``"views"``), or
 #: as tensors that are no views of anything (``"storage"``).
 Form: TypeAlias = Literal["own", "views", "storage"]
-
-
-class NoValuesError(RegionalError, ValueError):
-    """A tensor of the program has no values, so nothing could be compared."""
 
 
 def named_leaves(inputs: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
@@ -96,7 +92,7 @@ def copy_inputs(
         form: how the copies of inputs that use one storage use it.
 
     Raises:
-        UncopyableInputError: an object holds tensors and cannot be copied.
+        RegionalValueError: an object holds tensors and cannot be copied.
     """
     call = (tuple(inputs), dict(kwargs or {}))
     named = [(input_name(path), leaf) for path, leaf in pytree.flatten_with_path(call)[0]]
@@ -290,11 +286,11 @@ def to_float64(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def require_values(named: Iterable[tuple[str, torch.Tensor]]) -> None:
-    """Raise :class:`NoValuesError` for tensors on the meta device, naming them."""
+    """Raise :class:`RegionalValueError` for tensors on the meta device, naming them."""
     names = [name for name, tensor in named if tensor.device.type == "meta"]
     if names:
         shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-        raise NoValuesError(
+        raise RegionalValueError(
             f"{shown}: on the meta device, where tensors have a shape and no values, so there is nothing to compare. "
             f"Make inputs on the device under test (regional.randn(...)), and give a module built on the meta device "
             f"its values first (module.to_empty(device=...), then its weights)."

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalValueError
 from pytest_regional._torch import pytree
 from pytest_regional._torch.process_state import MACHINERY
 
@@ -48,10 +48,6 @@ _MACHINERY = (
 _DYNAMO = ("_dynamo", "_torchdynamo")
 #: How many values are looked at: of one object, and of all that a program reaches.
 LIMIT = 20_000
-
-
-class UncopyableInputError(RegionalError, TypeError):
-    """An argument of the program holds tensors and cannot be copied, so the runs would share it."""
 
 
 def is_object(value: Any) -> bool:
@@ -170,7 +166,7 @@ def copy_object(name: str, value: Any, memo: dict[int, Any]) -> Any:
     copied and holds no tensor is returned as it is.
 
     Raises:
-        UncopyableInputError: it holds tensors.
+        RegionalValueError: it holds tensors.
     """
     try:
         with pytree.quietly():
@@ -179,7 +175,7 @@ def copy_object(name: str, value: Any, memo: dict[int, Any]) -> Any:
         inside = tensors_in(value)
         if not inside:
             return value
-        raise UncopyableInputError(
+        raise RegionalValueError(
             f"{name}, a {type(value).__qualname__}, holds tensors ({name}{inside[0][0]} for one) and cannot be copied "
             f"({type(error).__name__}: {error}). The eager, the float64 and the compiled run would share it and each "
             f"start from what the last one left. Give the class a __deepcopy__ that leaves out what cannot be copied, "
@@ -190,7 +186,7 @@ def copy_object(name: str, value: Any, memo: dict[int, Any]) -> Any:
 __all__ = [
     "LIMIT",
     "PLAIN",
-    "UncopyableInputError",
+    "RegionalValueError",
     "attributes_of",
     "copy_object",
     "elements",

@@ -238,10 +238,6 @@ class NotRefusedError(RegionalError, AssertionError):
         self.expected = expected
 
 
-class SelfComparisonError(RegionalError):
-    """Both sides of a comparison are the same memory, so that it could not have failed."""
-
-
 def _few(names: tuple[str, ...]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 

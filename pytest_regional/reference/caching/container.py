@@ -34,40 +34,8 @@ class ArtifactError(RegionalError, RuntimeError):
     """An artifact cannot be used; the message says which, why, and what to do."""
 
 
-class NotAnArtifactError(ArtifactError):
-    """The bytes are another program's file."""
-
-
-class EmptyArtifactError(ArtifactError):
-    """There are no bytes."""
-
-
-class TruncatedArtifactError(ArtifactError):
-    """The end is missing, as after an incomplete copy or download."""
-
-
-class CorruptedArtifactError(ArtifactError):
-    """Bytes were changed after they were written."""
-
-
-class ArtifactFormatError(ArtifactError):
-    """The container has another format version."""
-
-
-class ForeignTorchError(ArtifactError):
-    """Compiled by another torch."""
-
-
-class ForeignMachineError(ArtifactError):
-    """Compiled by or for another Python, Triton, C++ compiler, CPU or GPU."""
-
-
 class WrongKindError(ArtifactError):
     """An intact artifact of another kind."""
-
-
-class WrongKeyError(ArtifactError):
-    """An intact artifact of the right kind with another cache key."""
 
 
 class ArtifactNotFoundError(ArtifactError):
@@ -76,14 +44,6 @@ class ArtifactNotFoundError(ArtifactError):
 
 class NotAFileError(ArtifactError):
     """The path is not a regular file."""
-
-
-class UnsafeFolderError(ArtifactError):
-    """Another user could have written or replaced the artifact."""
-
-
-class UnauthenticatedEntryError(ArtifactError):
-    """An entry from a network is not signed with the secret of this process."""
 
 
 class CacheWarning(RegionalWarning):
@@ -126,17 +86,8 @@ def warn_of_unusable_entry(error: Exception) -> None:
 __all__ = [
     "FORMAT_VERSION",
     "ArtifactError",
-    "ArtifactFormatError",
     "ArtifactNotFoundError",
-    "CorruptedArtifactError",
-    "EmptyArtifactError",
-    "ForeignMachineError",
-    "ForeignTorchError",
     "NotAFileError",
-    "NotAnArtifactError",
-    "TruncatedArtifactError",
-    "UnsafeFolderError",
-    "WrongKeyError",
     "WrongKindError",
     "seal",
     "unseal",
@@ -225,9 +176,9 @@ class _Check:
     def _preamble(self) -> tuple[int, int]:
         data = self.data
         if not data:
-            raise EmptyArtifactError(f"{self.where} is empty. Delete it and compile again.")
+            raise ArtifactError(f"{self.where} is empty. Delete it and compile again.")
         if data[: len(MAGIC)] != MAGIC[: len(data)]:
-            raise NotAnArtifactError(
+            raise ArtifactError(
                 f"{self.where} is not an artifact of pytest-regional: it starts with {data[:8]!r}. Check the path."
             )
         if len(data) < _HEADER_AT:
@@ -236,7 +187,7 @@ class _Check:
             raise self._corrupted("the checksum of its first bytes does not match")
         _, version, header_length, payload_length = _PREAMBLE.unpack_from(data)
         if version != FORMAT_VERSION:
-            raise ArtifactFormatError(
+            raise ArtifactError(
                 f"{self.where} is written in format {version}; this pytest-regional reads format {FORMAT_VERSION}. "
                 f"Compile again, or use the pytest-regional that wrote it."
             )
@@ -247,7 +198,7 @@ class _Check:
         if header["kind"] != kind:
             raise WrongKindError(f"{self.where} holds {header['kind']!r}, not {kind!r}. Check the path.")
         if key is not None and header["key"] != key:
-            raise WrongKeyError(
+            raise ArtifactError(
                 f"{self.where} belongs to the key {header['key'] or '(none)'}, not to {key}: it was moved or copied. "
                 f"Delete it and compile again."
             )
@@ -258,25 +209,19 @@ class _Check:
         if there == mine:
             return
         if there.get("torch") != mine["torch"]:
-            raise ForeignTorchError(
+            raise ArtifactError(
                 f"{self.where} was compiled by torch {there.get('torch')}; this is torch {mine['torch']}. "
                 f"Compile again with this one, or install that one."
             )
         names = [name for name in sorted({*there, *mine}) if there.get(name) != mine.get(name)]
         differences = "; ".join(f"{name} {there.get(name)!r} there, {mine.get(name)!r} here" for name in names)
-        raise ForeignMachineError(
-            f"{self.where} was compiled on another machine: {differences}. Compile again on this one."
-        )
+        raise ArtifactError(f"{self.where} was compiled on another machine: {differences}. Compile again on this one.")
 
-    def _truncated(self, how: str) -> TruncatedArtifactError:
-        return TruncatedArtifactError(
-            f"{self.where} is truncated: {how}. Copy it again, or delete it and compile again."
-        )
+    def _truncated(self, how: str) -> ArtifactError:
+        return ArtifactError(f"{self.where} is truncated: {how}. Copy it again, or delete it and compile again.")
 
-    def _corrupted(self, how: str) -> CorruptedArtifactError:
-        return CorruptedArtifactError(
-            f"{self.where} is corrupted: {how}. Copy it again, or delete it and compile again."
-        )
+    def _corrupted(self, how: str) -> ArtifactError:
+        return ArtifactError(f"{self.where} is corrupted: {how}. Copy it again, or delete it and compile again.")
 
 
 def _checksum(start: bytes, header: bytes, payload: bytes) -> bytes:

@@ -13,9 +13,9 @@ from pathlib import Path
 from pytest_regional import _private_folders
 from pytest_regional._private_folders import NotPrivateError
 from pytest_regional.reference.caching.container import (
+    ArtifactError,
     ArtifactNotFoundError,
     NotAFileError,
-    UnsafeFolderError,
     seal,
     unseal,
 )
@@ -31,7 +31,7 @@ def require_private(folder: Path) -> None:
     unless it has the sticky bit (like the system's temporary directory).
 
     Raises:
-        UnsafeFolderError: with the command that fixes it.
+        ArtifactError: with the command that fixes it.
         NotAFileError: part of the path is not a directory.
         OSError: it cannot be made.
     """
@@ -48,7 +48,7 @@ def require_own_file(path: Path, found: os.stat_result) -> None:
     """Raise for a file that another user owns or can write to: it may be older than the directory's permissions.
 
     Raises:
-        UnsafeFolderError: with what to do.
+        ArtifactError: with what to do.
     """
     with _unsafe():
         _private_folders.require_own(path, found)
@@ -59,7 +59,7 @@ def _unsafe() -> Iterator[None]:
     try:
         yield
     except NotPrivateError as error:
-        raise UnsafeFolderError(f"{error.fault}. {_WHY} {error.remedy}") from None
+        raise ArtifactError(f"{error.fault}. {_WHY} {error.remedy}") from None
 
 
 _TEMPORARY = ".regional-tmp"
@@ -70,7 +70,7 @@ def write_artifact(path: Path, payload: bytes, kind: str) -> None:
 
     Raises:
         NotAFileError: ``path`` is a directory or a device.
-        UnsafeFolderError: others can write to the directory.
+        ArtifactError: others can write to the directory.
         OSError: no space, no permission; an existing file is unchanged.
     """
     if path.exists() and not path.is_file():
@@ -95,7 +95,7 @@ def read_private(path: Path) -> bytes:
     Raises:
         ArtifactNotFoundError: it does not exist.
         NotAFileError: it is a directory or a device.
-        UnsafeFolderError: others can write to the directory, or could when the file was written.
+        ArtifactError: others can write to the directory, or could when the file was written.
         OSError: the file cannot be read.
     """
     path = Path(os.path.realpath(path))

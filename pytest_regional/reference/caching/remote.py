@@ -22,16 +22,7 @@ from pytest_regional._secrets import address_of, unescaped_in, without_secrets_o
 from pytest_regional._signatures import LENGTH, is_signed, signature
 from pytest_regional._text import shown
 from pytest_regional._torch import caches, config
-from pytest_regional.reference.caching.container import (
-    KIND,
-    MAGIC,
-    ArtifactError,
-    UnauthenticatedEntryError,
-    require_key,
-    seal,
-    unseal,
-    warn_once,
-)
+from pytest_regional.reference.caching.container import KIND, MAGIC, ArtifactError, require_key, seal, unseal, warn_once
 
 _PURPOSE = b"pytest-regional outer cache entry 1"
 
@@ -45,13 +36,13 @@ def verified(signed: bytes, *, key: str, secret: bytes, where: str) -> bytes:
     """Return the signed content. An empty ``secret`` accepts anything, signed or not.
 
     Raises:
-        UnauthenticatedEntryError: it is not signed with ``secret`` for ``key``.
+        ArtifactError: it is not signed with ``secret`` for ``key``.
     """
     if not secret:
         return signed if signed.startswith(MAGIC) else signed[LENGTH:]
     given, sealed = signed[:LENGTH], signed[LENGTH:]
     if not is_signed(given, secret, _PURPOSE, key.encode(), sealed):
-        raise UnauthenticatedEntryError(
+        raise ArtifactError(
             f"{where} is not signed with this process's secret: forged, moved from another key, damaged, or saved "
             f"where PYTEST_REGIONAL_CACHE_SECRET is another. Set the same secret everywhere."
         )

@@ -6,30 +6,17 @@ node), ``outputs`` (functional form, aliasing of outputs, buffer donation).
 """
 
 from pytest_regional.reference.full_inductor.collectives import use_functional_collectives
-from pytest_regional.reference.full_inductor.compiling import (
-    FullInductor,
-    FullInductorConfigError,
-    full_inductor,
-    kind_of,
-)
+from pytest_regional.reference.full_inductor.compiling import FullInductor, full_inductor, kind_of
 from pytest_regional.reference.full_inductor.decompose import decompose
-from pytest_regional.reference.full_inductor.errors import (
-    CollectiveFormError,
-    FullInductorError,
-    MissingValueError,
-    NotFunctionalError,
-    NumericsWarning,
-)
+from pytest_regional.reference.full_inductor.errors import FullInductorError, MissingValueError, NumericsWarning
 from pytest_regional.reference.full_inductor.outputs import check_functional
 
 __all__ = [
-    "CollectiveFormError",
     "FullInductor",
-    "FullInductorConfigError",
     "FullInductorError",
     "MissingValueError",
-    "NotFunctionalError",
     "NumericsWarning",
+    "RegionalValueError",
     "check_functional",
     "decompose",
     "full_inductor",

@@ -12,28 +12,28 @@ from pytest_regional._torch.fx_graphs import attribute, snapshot
 from pytest_regional._torch.operators import is_op_overload
 from pytest_regional._torch.tracing import detect_fake_mode, fake_execution, storage_key
 from pytest_regional.reference.full_inductor.decompose import replace_node
-from pytest_regional.reference.full_inductor.errors import CollectiveFormError
+from pytest_regional.reference.full_inductor.errors import FullInductorError
 
 
 def use_functional_collectives(gm: torch.fx.GraphModule) -> None:
     """Rewrite in-place collectives of ``gm`` to functional ones, whose groups are given by name.
 
     Raises:
-        CollectiveFormError: PyTorch cannot rewrite one, or its result is also read through a view.
+        FullInductorError: PyTorch cannot rewrite one, or its result is also read through a view.
     """
     if not any(map(_is_in_place, gm.graph.nodes)):
         return
     try:
         can_rewrite = functionalize_collectives(gm)
     except (AssertionError, NotImplementedError) as error:
-        raise CollectiveFormError(f"an in-place collective cannot be rewritten: {error}") from error
+        raise FullInductorError(f"an in-place collective cannot be rewritten: {error}") from error
     if can_rewrite:
         for node in gm.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
             _use_received_value(node)
         _name_groups(gm)
     left = next(filter(_is_in_place, gm.graph.nodes), None)
     if left is not None:
-        raise CollectiveFormError(
+        raise FullInductorError(
             f"node {left.name!r} ({left.target}) is an in-place collective, which Inductor does not support and "
             f"this torch ({torch.__version__}) does not rewrite: use torch.distributed._functional_collectives.",
             node=left.name,
@@ -78,7 +78,7 @@ def _refuse_views(target: torch.fx.Node, later: set[torch.fx.Node]) -> None:
     for node in later:
         for source in node.all_input_nodes:
             if source.target not in rewritten and storage_key(source.meta.get("val")) == storage is not None:
-                raise CollectiveFormError(
+                raise FullInductorError(
                     f"a collective writes to {target.name!r}, and node {node.name!r} reads that through the view "
                     f"{source.name!r}: take the view after the collective, or use functional collectives.",
                     node=node.name,

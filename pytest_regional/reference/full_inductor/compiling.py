@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 import torch.fx
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalValueError
 from pytest_regional._text import unknown_name
 from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.aot_autograd import outputs_before_the_users, user_output_count
@@ -152,10 +152,6 @@ def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
 KINDS = ("forward", "backward", "inference")
 
 
-class FullInductorConfigError(RegionalError, ValueError):
-    """A setting that Inductor does not have, or an invalid value."""
-
-
 @dataclass(frozen=True, eq=False)
 class FullInductor:
     """The pass ``full_inductor`` with its own settings.
@@ -176,7 +172,7 @@ class FullInductor:
         try:
             checked_settings(self.configs, self.name)
         except RegionConfigError as error:
-            raise FullInductorConfigError(f"FullInductor(configs=...): {error}") from None
+            raise RegionalValueError(f"FullInductor(configs=...): {error}") from None
 
     def uuid(self) -> Hashable | None:
         """Return name, settings, and versions of our code and of torch, which provides the decompositions."""

@@ -19,14 +19,6 @@ class FullInductorError(RegionalError, RuntimeError):
         super().__init__(message)
 
 
-class NotFunctionalError(FullInductorError):
-    """A graph writes to a value in the middle, which Inductor's graph passes do not expect."""
-
-
-class CollectiveFormError(FullInductorError):
-    """Inductor does not support the form of a collective, and it cannot be rewritten."""
-
-
 class MissingValueError(FullInductorError):
     """A node has no fake value, so nothing can be decomposed or compiled."""
 

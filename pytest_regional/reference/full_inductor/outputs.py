@@ -17,7 +17,7 @@ from pytest_regional._torch.inductor import compiled_fx_graph
 from pytest_regional._torch.operators import is_op_overload, schema_of
 from pytest_regional._torch.tracing import detect_fake_mode, fake_execution, storage_key
 from pytest_regional.reference.effects import written_arguments
-from pytest_regional.reference.full_inductor.errors import FullInductorError, NotFunctionalError
+from pytest_regional.reference.full_inductor.errors import FullInductorError
 
 
 def with_outputs_apart(
@@ -71,14 +71,14 @@ def check_functional(gm: torch.fx.GraphModule) -> None:
     """Check that ``gm`` and the bodies it calls write only to inputs of ``gm``, after the last read.
 
     Raises:
-        NotFunctionalError: naming the first node that does.
+        FullInductorError: naming the first node that does.
     """
     last_read = _last_reads(gm.graph)
     for position, node in enumerate(gm.graph.nodes):
         for target in _written(node):
             is_epilogue = _schema_name(node) in _EPILOGUE and target.op == "placeholder"
             if not is_epilogue or last_read.get(storage_key(target.meta.get("val")), -1) > position:
-                raise NotFunctionalError(_complaint(node, target, is_epilogue), node=node.name)
+                raise FullInductorError(_complaint(node, target, is_epilogue), node=node.name)
     for body in called_attributes(gm).values():
         _check_body(body, set())
 
@@ -89,7 +89,7 @@ def _check_body(body: torch.fx.GraphModule, done: set[int]) -> None:
     done.add(id(body))
     for node in body.graph.nodes:
         for target in _written(node):
-            raise NotFunctionalError(f"in a body: {_complaint(node, target, False)}", node=node.name)
+            raise FullInductorError(f"in a body: {_complaint(node, target, False)}", node=node.name)
     for inner in called_attributes(body).values():
         _check_body(inner, done)
 

@@ -23,7 +23,7 @@ from pytest_regional._torch.inductor import appended_passes, custom_graph_pass_b
 from pytest_regional._torch.operators import is_op_overload
 from pytest_regional.reference.effects import Edge, effect_classes, launches
 from pytest_regional.reference.ordering.edges import add_control_deps, remove_control_deps
-from pytest_regional.reference.ordering.operator import MergedOpsError, OrderingError, is_control_deps
+from pytest_regional.reference.ordering.operator import OrderingError, is_control_deps
 
 MARK = "pytest_regional_order"
 
@@ -128,7 +128,7 @@ class Snapshots:
         """Return which nodes of ``graph`` must wait for which.
 
         Raises:
-            MergedOpsError: one op replaced several that another op must run between.
+            OrderingError: one op replaced several that another op must run between.
         """
         numbers = (node.meta[_NUMBER] for node in graph.nodes if _NUMBER in node.meta)
         snapshot = self._of_number.get(next(numbers, -1))
@@ -181,7 +181,7 @@ class _Standing:
             for node in _first(self._nodes[follower])
         }
         if dependencies and not any(possible.values()):
-            raise MergedOpsError(
+            raise OrderingError(
                 f"{self._name(follower)} must run after {self._name(mark)}, but Inductor's graph passes made "
                 f"{', '.join(node.name for node in possible)} of it, which {dependencies[0].name} needs. "
                 f"Order other ops, or keep Inductor from fusing these in the graph."

@@ -35,10 +35,6 @@ class OrderingCycleError(OrderingError):
         self.cycle = tuple(cycle)
 
 
-class MergedOpsError(OrderingError):
-    """Inductor merged ops that another op must run between."""
-
-
 # Inductor's lowering computes a node with this into a buffer at once (2.11 to 2.15). Any true value is enough.
 REALIZED = "inductor_realize_to_strides"
 FOR_ORDER = "for order"

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 import torch.fx
 
+from pytest_regional._errors import RegionalValueError
 from pytest_regional.reference.effects import Edge
 from pytest_regional.reference.ordering.edges import add_control_deps
 from pytest_regional.reference.overlap.collectives import Collective, Cost, compute_cost
 from pytest_regional.reference.overlap.motion import Hiding, Moves, hoist_starts, sink_waits
-from pytest_regional.reference.overlap.program import OverlapError, OverlapProgram
+from pytest_regional.reference.overlap.program import OverlapProgram
 from pytest_regional.reference.overlap.reservations import Reservations
 from pytest_regional.reference.regions import shortened
 
@@ -146,7 +147,7 @@ def overlap_collectives(
         cost: how much communication a node can hide, 0 for none; the same on all ranks.
 
     Raises:
-        OverlapError: an invalid bound, or a collective without ``meta["val"]``.
+        RegionalValueError: an invalid bound, or a collective without ``meta["val"]``.
     """
     _check(memory_bound, in_flight)
     program = OverlapProgram(graph, cost)
@@ -173,16 +174,16 @@ def overlap_collectives(
 
 def _check(memory_bound: int | float | None, in_flight: int | None) -> None:
     if isinstance(memory_bound, bool) or not isinstance(memory_bound, (int, float, type(None))):
-        raise OverlapError(f"memory_bound must be bytes (int), a factor (float) or None, not {memory_bound!r}")
+        raise RegionalValueError(f"memory_bound must be bytes (int), a factor (float) or None, not {memory_bound!r}")
     if isinstance(memory_bound, float) and not 1.0 <= memory_bound < math.inf:
-        raise OverlapError(
+        raise RegionalValueError(
             f"memory_bound={memory_bound!r} is a factor of what the graph needs as it is, which no move makes less: "
             f"give 1.0 or more, or bytes as an int"
         )
     if isinstance(memory_bound, int) and memory_bound < 0:
-        raise OverlapError(f"memory_bound={memory_bound!r} must not be negative")
+        raise RegionalValueError(f"memory_bound={memory_bound!r} must not be negative")
     if in_flight is not None and (isinstance(in_flight, bool) or not isinstance(in_flight, int) or in_flight < 1):
-        raise OverlapError(f"in_flight must be None or a whole number from 1 on, not {in_flight!r}")
+        raise RegionalValueError(f"in_flight must be None or a whole number from 1 on, not {in_flight!r}")
 
 
 def _limit(program: OverlapProgram, memory_bound: int | float | None, peak: int) -> int | None:
@@ -268,4 +269,4 @@ def _stayed_before(order: Sequence[torch.fx.Node], moved: set[torch.fx.Node]) ->
     return dict(zip(order, stayed, strict=False))
 
 
-__all__ = ["Cost", "OverlapError", "OverlapPlan", "PlannedCollective", "compute_cost", "overlap_collectives"]
+__all__ = ["Cost", "OverlapPlan", "PlannedCollective", "RegionalValueError", "compute_cost", "overlap_collectives"]

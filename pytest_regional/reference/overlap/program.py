@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalValueError
 from pytest_regional._torch.operators import is_op_overload
 from pytest_regional._torch.tracing import size_hint
 from pytest_regional.reference.effects import effect_classes, order_edges, written_arguments
@@ -23,10 +23,6 @@ from pytest_regional.reference.overlap.collectives import (
     op_of,
     other_collectives,
 )
-
-
-class OverlapError(RegionalError, ValueError):
-    """An invalid bound, or a collective of unknown size; the message says which and what to do."""
 
 
 class OverlapProgram:
@@ -158,10 +154,10 @@ class OverlapProgram:
         """Return the bytes of all tensors that ``node`` makes, with hints for symbolic sizes.
 
         Raises:
-            OverlapError: the trace kept no value of ``node``.
+            RegionalValueError: the trace kept no value of ``node``.
         """
         if "val" not in node.meta:
-            raise OverlapError(
+            raise RegionalValueError(
                 f"node {node.name!r} ({node.target}) has no meta['val'], so that the memory of the collectives around "
                 f"it is unknown: trace with fake tensors, or run FakeTensorProp over the graph first"
             )

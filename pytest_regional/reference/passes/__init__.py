@@ -8,7 +8,6 @@ uuids.
 from pytest_regional.reference.passes.annotate import (
     Annotated,
     AnnotateOps,
-    PassMatchError,
     PassMatchWarning,
     annotate_matching,
     annotate_ops,
@@ -25,8 +24,8 @@ __all__ = [
     "Canonicalization",
     "DeadCodeElimination",
     "OverlapCollectives",
-    "PassMatchError",
     "PassMatchWarning",
+    "PipelineError",
     "RegionalInductor",
     "annotate_matching",
     "annotate_ops",

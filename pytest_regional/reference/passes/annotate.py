@@ -36,10 +36,6 @@ _RUN_GRAPHS = ("cond", "while_loop", "invoke_subgraph", "tag_activation_checkpoi
 Predicate = Callable[[torch.fx.Node], bool]
 
 
-class PassMatchError(PipelineError, LookupError):
-    """A pass requires at least one match, and matched no op."""
-
-
 class PassMatchWarning(RegionalWarning):
     """A pass matched no op, so it had no effect."""
 
@@ -227,7 +223,7 @@ class AnnotateOps(Pass):
         """Mark the ops of ``gm``; the result is ``done[graph]``.
 
         Raises:
-            PassMatchError: no op matches, on a graph where a match is ``required``.
+            PipelineError: no op matches, on a graph where a match is ``required``.
         """
         done = annotate_matching(
             gm.graph, self.target, region=self.region, configs=self.configs, override=self.override
@@ -263,7 +259,7 @@ class AnnotateOps(Pass):
             f"region {self.region!r}. The ops there: {', '.join(names) or 'none'}."
         )
         if self.required:
-            raise PassMatchError(message)
+            raise PipelineError(message)
         warnings.warn(message, PassMatchWarning, stacklevel=2)
 
 

@@ -7,18 +7,12 @@ calls), ``report`` and ``explanation`` (as text).
 """
 
 from pytest_regional.reference.pass_protocol import (
-    CaptureError,
-    CaptureWarning,
     GraphPass,
     InvalidPassError,
-    PartitionError,
     Pass,
     PassFailedError,
-    PassNameWarning,
     PassOrderError,
-    PassUuidError,
     PipelineError,
-    UnknownGraphError,
     UnknownPassError,
     graph_pass,
 )
@@ -27,33 +21,28 @@ from pytest_regional.reference.pipeline.compile import compile
 from pytest_regional.reference.pipeline.explanation import PipelineExplanation, explain_pipeline
 from pytest_regional.reference.pipeline.inductor_pass import as_inductor_pass
 from pytest_regional.reference.pipeline.key_explanation import explain_pipeline_key
-from pytest_regional.reference.pipeline.module import CompiledModule, OtherModelError, load
+from pytest_regional.reference.pipeline.module import CompiledModule, load
 from pytest_regional.reference.pipeline.partition import PartitionedGraphs, partition
 from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
 from pytest_regional.reference.pipeline.report import PassReport, PipelineReport
 
 __all__ = [
-    "CaptureError",
-    "CaptureWarning",
+    "ArtifactError",
     "CompiledModule",
     "GraphPass",
     "GraphValue",
     "InvalidPassError",
     "JointGraph",
-    "OtherModelError",
-    "PartitionError",
     "PartitionedGraphs",
     "Pass",
     "PassFailedError",
-    "PassNameWarning",
     "PassOrderError",
     "PassPipeline",
     "PassReport",
-    "PassUuidError",
     "PipelineError",
     "PipelineExplanation",
     "PipelineReport",
-    "UnknownGraphError",
+    "RegionalWarning",
     "UnknownPassError",
     "as_inductor_pass",
     "capture",

@@ -11,7 +11,7 @@ import torch
 from pytest_regional._torch.joint_graph import evaluate_size_guards
 from pytest_regional._torch.pytree import flatten, unflatten
 from pytest_regional._torch.tracing import is_symbolic, plain_symbol, storage_key
-from pytest_regional.reference.artifacts import InputMismatchError
+from pytest_regional.reference.caching.container import ArtifactError
 
 _REMEDY = "Capture and compile the model for such calls"
 
@@ -167,23 +167,23 @@ class CallChecks:
         """Return the leaves of a call's arguments.
 
         Raises:
-            InputMismatchError: naming the invalid argument, and why.
+            ArtifactError: naming the invalid argument, and why.
         """
         if set(kwargs) != set(self.keywords):
-            raise InputMismatchError(
+            raise ArtifactError(
                 f"the compiled model was captured with keyword arguments {list(self.keywords)} and is called with "
                 f"{list(kwargs)}. {_REMEDY}."
             )
         leaves, structure = flatten((tuple(args), {name: kwargs[name] for name in self.keywords}))
         if structure != self.structure:
-            raise InputMismatchError(
+            raise ArtifactError(
                 f"the compiled model was captured with arguments of another structure: {_shown(self.structure)} there, "
                 f"{_shown(structure)} here. {_REMEDY}, or pass them in the same way."
             )
         for index, (check, leaf) in enumerate(zip(self.inputs, leaves, strict=True)):
             complaint = check.complaint(leaf)
             if complaint:
-                raise InputMismatchError(f"input {index} {complaint}. {_REMEDY}.")
+                raise ArtifactError(f"input {index} {complaint}. {_REMEDY}.")
         self._check_sizes(leaves)
         return leaves
 
@@ -194,12 +194,12 @@ class CallChecks:
         for index, check in enumerate(self.inputs):
             for dimension, name in enumerate(check.shape):
                 if type(name) is str and leaves[index].shape[dimension] != sizes[name]:
-                    raise InputMismatchError(
+                    raise ArtifactError(
                         f"input {index} has size {leaves[index].shape[dimension]} in dimension {dimension}, which was "
                         f"captured as the same size {name} as another that is {sizes[name]} now. {_REMEDY}."
                     )
         if self.guards and not evaluate_size_guards(self.guards, list(sizes.values())):
-            raise InputMismatchError(
+            raise ArtifactError(
                 f"the compiled model does not hold for sizes {sizes}: tracing assumed {self.guards} "
                 f"(t0 is the first of them). {_REMEDY}."
             )
@@ -208,13 +208,13 @@ class CallChecks:
         """Raise unless ``module`` is in the mode of its capture.
 
         Raises:
-            InputMismatchError: naming the first module in another mode, or a parameter that would get no gradient.
+            ArtifactError: naming the first module in another mode, or a parameter that would get no gradient.
         """
         for name, mode in self.training:
             child = module.get_submodule(name)
             if child.training != mode:
                 now, was = ("training", "evaluation") if child.training else ("evaluation", "training")
-                raise InputMismatchError(
+                raise ArtifactError(
                     f"module {name or 'the model'!r} is in {now} mode, and was captured in {was} mode. {_REMEDY}, "
                     f"one for each mode."
                 )
@@ -223,12 +223,12 @@ class CallChecks:
         """Raise unless the same inputs are identical, or share memory, as at capture.
 
         Raises:
-            InputMismatchError: naming two that differ.
+            ArtifactError: naming two that differ.
         """
         found = self.aliases.complaint([*state, *leaves])
         if found:
             one, other, what = found
-            raise InputMismatchError(f"{self._called(one)} and {self._called(other)} {what}. {_REMEDY}.")
+            raise ArtifactError(f"{self._called(one)} and {self._called(other)} {what}. {_REMEDY}.")
 
     def _called(self, position: int) -> str:
         names = [name for name, _ in self.state]
@@ -238,22 +238,22 @@ class CallChecks:
         """Raise unless parameters and buffers are unchanged, except for their values.
 
         Raises:
-            InputMismatchError: naming the first that differs.
+            ArtifactError: naming the first that differs.
         """
         for (name, check), value in zip(self.state, values, strict=True):
             complaint = check.complaint(value)
             if complaint:
-                raise InputMismatchError(f"{name!r} of the model {complaint}. Capture and compile the model as it is.")
+                raise ArtifactError(f"{name!r} of the model {complaint}. Capture and compile the model as it is.")
 
     def check_modes(self) -> None:
         """Raise unless autocast and determinism are unchanged.
 
         Raises:
-            InputMismatchError: naming the mode that differs.
+            ArtifactError: naming the mode that differs.
         """
         for (name, was), (_, now) in zip(self.modes, ambient_modes(), strict=True):
             if was != now:
-                raise InputMismatchError(f"{name} is {now}, and was {was} when the model was captured. {_REMEDY}.")
+                raise ArtifactError(f"{name} is {now}, and was {was} when the model was captured. {_REMEDY}.")
 
 
 def _shown(structure: Any) -> str:

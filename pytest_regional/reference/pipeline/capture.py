@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from pytest_regional._errors import RegionalWarning
 from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.dynamo import original_of
 from pytest_regional._torch.fx_graphs import attribute, clone_graph, is_graph_module
@@ -26,7 +27,7 @@ from pytest_regional._torch.joint_graph import (
     tracing_context_of,
 )
 from pytest_regional._torch.pytree import flatten
-from pytest_regional.reference.pass_protocol import CaptureError, CaptureWarning
+from pytest_regional.reference.pass_protocol import PipelineError
 from pytest_regional.reference.pipeline.call import Aliases, CallChecks, InputCheck, ambient_modes
 
 Decompositions = Mapping[Any, Callable[..., Any]]
@@ -151,7 +152,7 @@ def capture(
             ``flex_attention`` and runs Python's side effects.
 
     Raises:
-        CaptureError: the model cannot be captured as one graph, with the cause chained; or it uses parameters that are
+        PipelineError: the model cannot be captured as one graph, with the cause chained; or it uses parameters that are
             not its own.
     """
     model = original_of(model)
@@ -205,7 +206,7 @@ def _refuse_foreign_parameters(gm: torch.fx.GraphModule, model: Callable[..., An
     foreign = [value for value in constants if isinstance(value, torch.Tensor) and value.requires_grad]
     if foreign:
         shapes = ", ".join(f"{type(value).__name__} of shape {tuple(value.shape)}" for value in foreign[:3])
-        raise CaptureError(
+        raise PipelineError(
             f"{_name(model)} uses tensors that require gradients and are neither its inputs nor its parameters "
             f"({shapes}): they would be constants without gradients. Capture the module that holds them, or one of its "
             f"methods; a module in a plain list belongs into a ModuleList."
@@ -216,7 +217,7 @@ def _check_side_effects(effects: Sequence[str], model: Callable[..., Any]) -> No
     """Raise if buffers are assigned, whose values would be lost, and warn about other changes."""
     lost = [source for source in effects if source.endswith(("._buffers", "._parameters"))]
     if lost:
-        raise CaptureError(
+        raise PipelineError(
             f"{_name(model)} assigns a buffer or parameter ({', '.join(lost)}), which the graph cannot: the value "
             f"would be lost. Write into it in place instead: self.buffer.copy_(value)."
         )
@@ -224,7 +225,7 @@ def _check_side_effects(effects: Sequence[str], model: Callable[..., Any]) -> No
         warnings.warn(
             f"{_name(model)} changes non-tensors ({', '.join(effects)}: attributes that it sets, lists that it "
             f"appends to): the compiled model does not, and uses their values at capture as constants.",
-            CaptureWarning,
+            RegionalWarning,
             stacklevel=3,
         )
 
@@ -237,9 +238,9 @@ def _checked(
     model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if not callable(model):
-        raise CaptureError(f"capture needs a module or a function, not {model!r}")
+        raise PipelineError(f"capture needs a module or a function, not {model!r}")
     if isinstance(args, torch.Tensor) or not isinstance(args, Sequence):
-        raise CaptureError(
+        raise PipelineError(
             f"capture takes the positional arguments of the model as a tuple, not {type(args).__name__}: "
             f"write capture(model, (x,), {{}})"
         )
@@ -258,7 +259,7 @@ def _explained(model: Callable[..., Any], *, strict: bool) -> Iterator[None]:
     except MissingTorchSymbolError:
         raise
     except Exception as error:
-        raise CaptureError(
+        raise PipelineError(
             f"{_name(model)} cannot be captured as one graph: {type(error).__name__}: {error}\n"
             f"{_READ if strict else _RUN} An input has to be a tensor, a number, or a pytree of these: register "
             f"another class with torch.utils._pytree.register_pytree_node."

@@ -219,8 +219,7 @@ def compile(
             ``uuid()``, and so does a partitioner that is a function.
 
     Raises:
-        CaptureError: the model cannot be captured as one graph.
-        PipelineError: the passes cannot run, or one of them failed.
+        PipelineError: the model cannot be captured as one graph, the passes cannot run, or one of them failed.
     """
     disable = tuple(disable)
     pipeline = passes if isinstance(passes, PassPipeline) else PassPipeline(passes)

@@ -25,7 +25,7 @@ def as_inductor_pass(pipeline: PassPipeline, graph: str | None = None) -> Any:
 
     Raises:
         InvalidPassError: a pipeline with a terminal pass.
-        UnknownGraphError: an unknown kind of graph.
+        PipelineError: an unknown kind of graph.
     """
     if graph is not None:
         checked_kind(graph)

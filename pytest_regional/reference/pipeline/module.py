@@ -12,7 +12,7 @@ import torch
 from pytest_regional._torch.fx_graphs import children_of_module, tensors_of_module
 from pytest_regional._torch.joint_graph import CompiledJoint, load_compiled
 from pytest_regional._torch.pytree import quietly, unflatten
-from pytest_regional.reference.artifacts import InputMismatchError, PathLike, loadable, savable
+from pytest_regional.reference.artifacts import PathLike, loadable, savable
 from pytest_regional.reference.caching.container import ArtifactError
 from pytest_regional.reference.caching.files import read_artifact, write_artifact
 from pytest_regional.reference.caching.program import materialized
@@ -52,7 +52,7 @@ class CompiledModule(torch.nn.Module):  # type: ignore[misc]
         """Run the compiled forward; autograd runs the compiled backward.
 
         Raises:
-            InputMismatchError: shapes, constants, modes or other properties differ from the capture.
+            ArtifactError: shapes, constants, modes or other properties differ from the capture.
         """
         checks = self._checks
         checks.check_modes()
@@ -107,7 +107,7 @@ def _check_parts(parts: Iterable[tuple[str, Mapping[str, Any], tuple[Any, ...]]]
     for path, registry, children in parts:
         now = tuple(registry.values())
         if len(now) != len(children) or any(one is not other for one, other in zip(now, children, strict=True)):
-            raise InputMismatchError(
+            raise ArtifactError(
                 f"submodules of {path or 'the model'!r} were replaced, added or removed since it was captured. Capture "
                 f"and compile the model as it is."
             )
@@ -128,10 +128,6 @@ def load_joint(data: bytes) -> CompiledJoint:
 KIND = "compiled module"
 
 
-class OtherModelError(ArtifactError):
-    """An artifact was loaded for another model than the one it was compiled from."""
-
-
 def save(path: PathLike, compiled: CompiledJoint, checks: CallChecks, report: PipelineReport | None) -> None:
     """Write a compiled module; see ``CompiledModule.save``."""
     with savable():
@@ -144,8 +140,7 @@ def load(path: PathLike, model: torch.nn.Module) -> CompiledModule:
 
     Raises:
         ArtifactError: no such artifact, or it is damaged, of another kind, torch or machine, or refers to something
-            that this process lacks.
-        OtherModelError: ``model`` lacks a parameter or buffer of the compiled code.
+            that this process lacks; or ``model`` lacks a parameter or buffer of the compiled code.
     """
     payload = read_artifact(Path(path), KIND)
     with loadable(Path(path)), quietly():
@@ -159,14 +154,14 @@ def _check_names(path: Path, model: torch.nn.Module, checks: CallChecks) -> None
     there = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
     missing = [name for name, _ in checks.state if name not in there]
     if missing:
-        raise OtherModelError(
+        raise ArtifactError(
             f"{path} was compiled from a model with {', '.join(map(repr, missing[:5]))}, which "
             f"{type(model).__name__} does not have. Load it for the model that it was compiled from."
         )
     for name, check in checks.state:
         value = there[name]
         if tuple(value.shape) != check.shape or value.dtype != check.dtype:
-            raise OtherModelError(
+            raise ArtifactError(
                 f"{path} was compiled from a model whose {name!r} has shape {check.shape} and dtype {check.dtype}; "
                 f"here it has {tuple(value.shape)} and {value.dtype}. Load it for the model that it was compiled from."
             )

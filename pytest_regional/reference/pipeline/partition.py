@@ -11,7 +11,7 @@ import torch.fx
 from pytest_regional._torch.fx_graphs import clone_graph
 from pytest_regional._torch.joint_graph import compile_joint
 from pytest_regional.reference.partitioners import partitioner_for
-from pytest_regional.reference.pass_protocol import PartitionError
+from pytest_regional.reference.pass_protocol import PipelineError
 from pytest_regional.reference.pipeline.capture import JointGraph
 
 #: Takes a joint graph and its inputs, with AOTAutograd's keywords, and returns forward and backward.
@@ -61,10 +61,10 @@ def partition(joint: JointGraph, partitioner: str | PartitionFunction = "default
             joint graph and its inputs, as in ``torch._functorch.partitioners``.
 
     Raises:
-        PartitionError: there is no backward, or the partitioner did not return two graphs.
+        PipelineError: there is no backward, or the partitioner did not return two graphs.
     """
     if joint.kind != "joint":
-        raise PartitionError(
+        raise PipelineError(
             f"{joint} has no backward to split off: nothing that it returns requires gradients. It is compiled whole."
         )
     split = partition_function(partitioner)
@@ -82,19 +82,19 @@ def partition(joint: JointGraph, partitioner: str | PartitionFunction = "default
         )
     except _Partitioned as found:
         return PartitionedGraphs(joint, found.forward, found.backward, partitioner)
-    raise PartitionError(f"{joint} was not partitioned: AOTAutograd called no partitioner.")
+    raise PipelineError(f"{joint} was not partitioned: AOTAutograd called no partitioner.")
 
 
 def partition_function(partitioner: str | PartitionFunction) -> PartitionFunction:
     """Return the function that ``partitioner`` is or names.
 
     Raises:
-        PartitionError: an unknown name.
+        PipelineError: an unknown name.
     """
     if callable(partitioner):
         return partitioner
     if partitioner not in _NAMES:
-        raise PartitionError(f"there is no partitioner {partitioner!r}: give {' or '.join(_NAMES)}, or a function.")
+        raise PipelineError(f"there is no partitioner {partitioner!r}: give {' or '.join(_NAMES)}, or a function.")
     return partitioner_for(partitioner)
 
 
@@ -102,12 +102,12 @@ def checked_graphs(result: Any, partitioner: str | PartitionFunction) -> Any:
     """Return ``result`` if it is two graph modules.
 
     Raises:
-        PartitionError: it is not.
+        PipelineError: it is not.
     """
     if isinstance(result, tuple) and len(result) == 2 and all(isinstance(gm, torch.fx.GraphModule) for gm in result):
         return result
     name = partitioner if isinstance(partitioner, str) else getattr(partitioner, "__qualname__", repr(partitioner))
-    raise PartitionError(f"partitioner {name} returned {type(result).__name__}, not (forward, backward) graph modules.")
+    raise PipelineError(f"partitioner {name} returned {type(result).__name__}, not (forward, backward) graph modules.")
 
 
 def is_outermost(gm: torch.fx.GraphModule) -> bool:
@@ -123,4 +123,4 @@ class _Partitioned(Exception):
 
 
 def _not_reached(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> NoReturn:
-    raise PartitionError("a graph was about to be compiled during a partition-only run")
+    raise PipelineError("a graph was about to be compiled during a partition-only run")

@@ -11,13 +11,7 @@ import torch.fx
 from pytest_regional import _pass_forms
 from pytest_regional._pass_forms import PassForm, PassFormUnknownError, form_of
 from pytest_regional._text import unknown_name
-from pytest_regional.reference.pass_protocol import (
-    DEFAULT_GRAPHS,
-    GRAPH_KINDS,
-    InvalidPassError,
-    PassUuidError,
-    UnknownGraphError,
-)
+from pytest_regional.reference.pass_protocol import DEFAULT_GRAPHS, GRAPH_KINDS, InvalidPassError, PipelineError
 from pytest_regional.reference.pass_uuids import checked_uuid
 
 _WHAT_IS_ONE = (
@@ -58,16 +52,16 @@ class DeclaredPass:
         """Return the pass's uuid in its form for keys, or None without one.
 
         Raises:
-            PassUuidError: a uuid that is empty, changes between calls, or means nothing in another process.
+            PipelineError: a uuid that is empty, changes between calls, or means nothing in another process.
         """
         method = getattr(self.given, "uuid", None)
         if method is None:
             return None
         if not callable(method):
-            raise PassUuidError(
+            raise PipelineError(
                 f"the pass {self.name!r} has a uuid that is no method but {method!r}: define uuid(self) and return it."
             )
-        return checked_uuid(method, f"the pass {self.name!r}", PassUuidError)
+        return checked_uuid(method, f"the pass {self.name!r}", PipelineError)
 
     def summary(self, graph: str) -> str:
         """Return the pass's text on its latest run on ``graph``; empty without a method ``summary``."""
@@ -80,7 +74,7 @@ def declared_pass(given: Any) -> DeclaredPass:
 
     Raises:
         InvalidPassError: not a pass, or an invalid declaration.
-        UnknownGraphError: an unknown kind of graph.
+        PipelineError: an unknown kind of graph.
     """
     if isinstance(given, type):
         raise InvalidPassError(f"{given.__name__} is a class: a pipeline needs an instance, {given.__name__}(...).")
@@ -143,11 +137,11 @@ def checked_kind(graph: object, where: str = "") -> str:
     """Return ``graph`` if it is a kind of graph.
 
     Raises:
-        UnknownGraphError: listing the kinds.
+        PipelineError: listing the kinds.
     """
     if isinstance(graph, str) and graph in GRAPH_KINDS:
         return graph
-    raise UnknownGraphError(unknown_name(f"kind of graph{where}:", graph, GRAPH_KINDS))
+    raise PipelineError(unknown_name(f"kind of graph{where}:", graph, GRAPH_KINDS))
 
 
 def _form(given: Any) -> PassForm:

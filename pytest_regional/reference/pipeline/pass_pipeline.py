@@ -17,19 +17,13 @@ from typing import Any
 import torch.fx
 from torch.fx.node import map_arg
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalError, RegionalWarning
 from pytest_regional._torch.compile_phases import logged
 from pytest_regional._torch.dynamo import restart_exceptions
 from pytest_regional._torch.operators import returns_nothing
 from pytest_regional._torch.pytree import flatten, map_leaves
 from pytest_regional._torch.tracing import as_fake, fake_execution, fake_mode_of, unbacked_bindings
-from pytest_regional.reference.pass_protocol import (
-    GRAPH_KINDS,
-    InvalidPassError,
-    PassFailedError,
-    PassNameWarning,
-    UnknownPassError,
-)
+from pytest_regional.reference.pass_protocol import GRAPH_KINDS, InvalidPassError, PassFailedError, UnknownPassError
 from pytest_regional.reference.pass_uuids import stable_form
 from pytest_regional.reference.pipeline.pass_forms import DeclaredPass, checked_kind, declared_pass
 from pytest_regional.reference.pipeline.pass_order import Interface, in_order, near_misses, refuse_unmet
@@ -137,7 +131,7 @@ class PassPipeline:
         self.name = name
         self._arrange(tuple(map(declared_pass, passes)), disable)
         for message in near_misses(self._given):
-            warnings.warn(message, PassNameWarning, stacklevel=2)
+            warnings.warn(message, RegionalWarning, stacklevel=2)
 
     def _arrange(self, given: tuple[DeclaredPass, ...], disable: Iterable[str]) -> None:
         self._given = given
@@ -194,7 +188,7 @@ class PassPipeline:
         """Return a digest of the enabled passes in order, the same in every process, or None if one has no uuid.
 
         Raises:
-            PassUuidError: a pass whose uuid is empty, changes, or means nothing in another process.
+            PipelineError: a pass whose uuid is empty, changes, or means nothing in another process.
         """
         parts = [(name, *said) for name, said in self.uuids.items()]
         if any(uuid is None for *_, uuid in parts):
@@ -205,7 +199,7 @@ class PassPipeline:
         """Run the passes for ``graph``, and return the resulting module, or the terminal pass's result.
 
         Raises:
-            UnknownGraphError: an unknown kind of graph.
+            PipelineError: an unknown kind of graph.
             PassOrderError: a pass requires one that does not run on this graph.
             PassFailedError: a pass raised, left an invalid graph or another interface, or returned an unusable result.
         """

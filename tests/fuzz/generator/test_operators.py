@@ -5,12 +5,13 @@ import itertools
 import pytest
 import torch
 
+from pytest_regional._errors import RegionalValueError
 from pytest_regional.fuzz import Block, Program, ProgramError, Region, Step
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.building import Builder, Refused, check_buildable
 from pytest_regional.fuzz.model.source import DEFINITIONS
 from pytest_regional.fuzz.operators.operator import Picks
-from pytest_regional.fuzz.operators.table import UnknownOperatorError, operator_named, operators
+from pytest_regional.fuzz.operators.table import operator_named, operators
 from tests.fuzz.generator.examples import program_with
 
 #: They do something where gradients flow alone.
@@ -106,7 +107,7 @@ def test_value_ranges_hold_of_what_is_computed():
 
 
 def test_unknown_operator_names_the_nearest():
-    with pytest.raises(UnknownOperatorError, match="masked_fill"):
+    with pytest.raises(RegionalValueError, match="masked_fill"):
         operator_named("masked_fil")
 
 

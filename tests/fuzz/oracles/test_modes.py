@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_regional.fuzz.modes import MODES, ModeError, in_mode, mode_of
+from pytest_regional._errors import RegionalValueError
+from pytest_regional.fuzz.modes import MODES, in_mode, mode_of
 from pytest_regional.fuzz.oracles import check
 from pytest_regional.testing import regional
 
@@ -43,7 +44,7 @@ def test_pytorchs_backend_passes_the_same_seam():
 def test_modes_that_cannot_be(backend, mode, reason):
     with (
         regional(backend, "cpu", expects_regions=False) as harness,
-        pytest.raises(ModeError, match=reason),
+        pytest.raises(RegionalValueError, match=reason),
         in_mode(harness, mode),
     ):
         pass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_regional.harness.graph_passes.forms import InvalidGraphError
+from pytest_regional.harness.graph_passes.forms import GraphPassError
 from pytest_regional.testing import regional
 
 from .passes import aten, nothing, products, sums, swap
@@ -69,7 +69,7 @@ def turns_round(graph):
 def test_a_graph_that_is_none(inductor, broken, stage):
     x = inductor.randn(4, 4)
     with pytest.raises(
-        InvalidGraphError, match=rf"the pass {broken.__name__} left an invalid graph \(the .*graph, stage '{stage}'\)"
+        GraphPassError, match=rf"the pass {broken.__name__} left an invalid graph \(the .*graph, stage '{stage}'\)"
     ):
         inductor.run_pass([nothing, broken, nothing], sums, x, x.T.contiguous(), stage=stage)
 
@@ -77,7 +77,7 @@ def test_a_graph_that_is_none(inductor, broken, stage):
 def test_an_unsorted_graph(inductor):
     x, w = inductor.randn(4, 8), inductor.randn(8, 8)
     with pytest.raises(
-        InvalidGraphError, match=r"turns_round left an invalid .* it would be sorted first.*was used before"
+        GraphPassError, match=r"turns_round left an invalid .* it would be sorted first.*was used before"
     ):
         inductor.run_pass(turns_round, products, x, w, stage="graph")
     result = inductor.run_pass(turns_round, products, x, w, stage="post_grad")
@@ -88,7 +88,7 @@ def test_a_graph_that_was_invalid_before(inductor):
     graph = torch.fx.symbolic_trace(lambda x: x.sin().cos()).graph
     *_, cos, output = graph.nodes
     cos.args = (output,)
-    with pytest.raises(InvalidGraphError, match="invalid before any pass ran"):
+    with pytest.raises(GraphPassError, match="invalid before any pass ran"):
         inductor.run_pass(nothing, graph)
 
 

@@ -9,10 +9,10 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch._inductor.graph import GraphLowering
 from torch._inductor.output_code import CompiledFxGraph
 
+from pytest_regional._errors import RegionalValueError
 from pytest_regional._torch.inductor import kernels_not_built
 from pytest_regional.reference.full_inductor import (
     FullInductor,
-    FullInductorConfigError,
     FullInductorError,
     MissingValueError,
     NumericsWarning,
@@ -50,9 +50,9 @@ def test_uuid_is_made_of_settings_and_version():
 
 
 def test_settings_are_checked_at_once():
-    with pytest.raises(FullInductorConfigError, match=r"max_autotune"):
+    with pytest.raises(RegionalValueError, match=r"max_autotune"):
         FullInductor(configs={"max_autotunee": True})
-    with pytest.raises(FullInductorConfigError, match="bool"):
+    with pytest.raises(RegionalValueError, match="bool"):
         FullInductor(configs={"max_autotune": "yes"})
 
 

@@ -7,7 +7,7 @@ import torch
 import torch.fx
 
 from pytest_regional.reference.ordering.carry_over import MARK, Snapshots
-from pytest_regional.reference.ordering.operator import MergedOpsError
+from pytest_regional.reference.ordering.operator import OrderingError
 from tests.reference.ordering.graphs import aten
 
 
@@ -73,7 +73,7 @@ def test_ops_merged_around_another_are_an_error_that_names_them():
     addmm = merge(graph, made)
     made["c"].append(addmm)
     addmm.replace_input_with(b, made["c"])
-    with pytest.raises(MergedOpsError, match=r"'c' must run after 'p', .* made c of it, which addmm needs"):
+    with pytest.raises(OrderingError, match=r"'c' must run after 'p', .* made c of it, which addmm needs"):
         snapshots.dependencies(graph)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pytest_regional._errors import RegionalValueError
 from pytest_regional.reference.ordering import add_control_deps
-from pytest_regional.reference.overlap import OverlapError, overlap_collectives
+from pytest_regional.reference.overlap import overlap_collectives
 from tests.reference.overlap.graphs import ATEN, BIG, C10D, SMALL, Builder, names, node
 from tests.reference.overlap.interpreter import RaceError, run
 
@@ -145,7 +146,7 @@ def test_a_collective_without_a_value_is_an_error_that_says_what_to_do():
     shard = b.input(SMALL)
     gm = b.module(b.wait(b.gather(shard, name="ag")))
     del node(gm, "ag").meta["val"]
-    with pytest.raises(OverlapError, match=r"'ag'.*FakeTensorProp"):
+    with pytest.raises(RegionalValueError, match=r"'ag'.*FakeTensorProp"):
         overlap_collectives(gm.graph)
 
 
@@ -163,5 +164,5 @@ def test_a_collective_without_a_value_is_an_error_that_says_what_to_do():
     ids=str,
 )
 def test_a_bound_that_means_nothing_is_an_error(bounds, named):
-    with pytest.raises(OverlapError, match=named):
+    with pytest.raises(RegionalValueError, match=named):
         overlap_collectives(torch.fx.Graph(), **bounds)

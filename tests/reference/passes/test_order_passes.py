@@ -88,7 +88,9 @@ def test_overlap():
 
 
 def test_an_invalid_bound_is_reported_with_the_name_of_the_pass():
-    with pytest.raises(PassFailedError, match="'overlap_collectives', on the forward graph, raised OverlapError: in"):
+    with pytest.raises(
+        PassFailedError, match="'overlap_collectives', on the forward graph, raised RegionalValueError: in"
+    ):
         PassPipeline([OverlapCollectives(in_flight=0)]).run(trace(sums), [])
 
 

@@ -70,14 +70,14 @@ def test_bodies_are_partitioned_too(name):
     ],
 )
 def test_graphs_that_cannot_be_partitioned_are_an_error(joint, partitioner, message):
-    with pytest.raises(pipeline.PartitionError, match=message):
+    with pytest.raises(pipeline.PipelineError, match=message):
         pipeline.partition(joint, partitioner)
-    with pytest.raises(pipeline.PartitionError, match=message):
+    with pytest.raises(pipeline.PipelineError, match=message):
         pipeline.compile(joint, partitioner=partitioner)
 
 
 def test_an_inference_graph_is_not_partitioned():
-    with pytest.raises(pipeline.PartitionError, match="no backward to split off"):
+    with pytest.raises(pipeline.PipelineError, match="no backward to split off"):
         pipeline.partition(pipeline.capture(torch.sin, (torch.randn(3),)))
 
 

@@ -7,12 +7,8 @@ import warnings
 
 import pytest
 
-from pytest_regional.reference.pass_protocol import (
-    InvalidPassError,
-    PassNameWarning,
-    PassOrderError,
-    UnknownGraphError,
-)
+from pytest_regional._errors import RegionalWarning
+from pytest_regional.reference.pass_protocol import InvalidPassError, PassOrderError, PipelineError
 from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
 
 from .pass_examples import declared, note, traced
@@ -167,7 +163,7 @@ def test_a_declaration_that_is_not_understood(declarations, said):
 
 
 def test_a_graph_that_there_is_not():
-    with pytest.raises(UnknownGraphError, match=r"'forwards'.* Did you mean 'forward'\? Known: backward, forward, inf"):
+    with pytest.raises(PipelineError, match=r"'forwards'.* Did you mean 'forward'\? Known: backward, forward, inf"):
         PassPipeline([declared("a", graphs=("forwards",))])
 
 
@@ -182,7 +178,7 @@ def test_requiring_a_pass_that_does_not_run_on_that_graph():
 
 @pytest.mark.parametrize("word", ["after", "before"])
 def test_a_name_that_is_nearly_one_of_the_list_is_a_warning(word):
-    with pytest.warns(PassNameWarning, match=f"pass 'a' has {word}='canonicalise', .* Is 'canonicalize' meant") as got:
+    with pytest.warns(RegionalWarning, match=f"pass 'a' has {word}='canonicalise', .* Is 'canonicalize' meant") as got:
         PassPipeline([declared("a", **{word: ("canonicalise",)}), note("canonicalize")], disable="canonicalize")
     assert [one.filename for one in got] == [__file__]
 
@@ -199,7 +195,7 @@ def test_other_names_that_no_pass_has_say_nothing(declared_name, there):
 
 
 def test_a_warning_of_a_name_is_given_once_a_list():
-    with pytest.warns(PassNameWarning):
+    with pytest.warns(RegionalWarning):
         pipeline = PassPipeline([declared("a", after="canonicalise"), note("canonicalize"), note("b")])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
