@@ -36,10 +36,11 @@ gpu:  ## Run the suites on the GPU of this machine with the Python that is there
 services:  ## Install what tests of the shared cache and of reports talk to (redis-server, chromium; needs root).
 	tools/services
 
-lint: $(VENV)/installed  ## Check formatting, lint, and which module may import which.
+lint: $(VENV)/installed  ## Check formatting, lint, which module may import which, and the size of each package.
 	$(RUN) ruff format --check .
 	$(RUN) ruff check .
 	$(VENV)/bin/lint-imports
+	$(VENV)/bin/python tools/size
 
 types: $(VENV)/installed  ## Check types.
 	$(RUN) mypy

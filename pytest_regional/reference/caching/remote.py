@@ -138,12 +138,14 @@ class RemoteStore:
 
     def _payload(self, key: str, place: int, value: bytes) -> bytes | None:
         where = f"The entry {_name(key, place)} at {self.link.address}"
+        wrong = "signature"
         try:
             sealed = verified(value, key=key, secret=self._secret, where=where)
+            wrong = "content"
             return unseal(sealed, kind=KIND, key=key, where=where)
         except ArtifactError as error:
-            # A server can hold any number of such entries: report one of each kind.
-            warn_once(f"{error} It is not used.", about=f"{type(error).__name__} {self.link.address}")
+            # A server can hold any number of such entries: report one that was not signed, and one that is damaged.
+            warn_once(f"{error} It is not used.", about=f"{wrong} {self.link.address}")
             return None
 
 
