@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 #: What stands for a secret.
 MASK = "***"
@@ -58,19 +58,3 @@ def _secret_pieces(url: str) -> set[str]:
 
 # Users that servers name by themselves.
 _HARMLESS = {"default"}
-
-
-def unescaped_in(url: str) -> bool:
-    """Tell whether user or password hold a ``/``, ``?`` or ``#`` as it is: everybody takes it for their end."""
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError:
-        return True
-    return "@" in parts.path + parts.query + parts.fragment and parts.scheme != "unix"
-
-
-def address_of(url: str) -> str:
-    """Return where ``url`` leads: host, port and path, without user, password, query."""
-    behind = url.rpartition("@")[2] if _USER.search(url) else masked(url).partition("://")[2]
-    return re.split(r"[?#]", behind)[0]

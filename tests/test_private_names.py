@@ -16,16 +16,14 @@ PACKAGE = Path(__file__).resolve().parent.parent / "pytest_regional"
 #: Namespaces of operators, whose names are public whatever they begin with.
 OPERATORS = re.compile(r"(torch\.)?ops(\.\w+)?$|_?aten(_op)?$")
 
-#: Private names that are not PyTorch's: of Python, pytest, pytest-xdist and redis.
+#: Private names that are not PyTorch's: of Python, pytest and pytest-xdist.
 OF_OTHERS = {
     "_DummyThread",
-    "_basetemp",
     "_current_frames",
     "_event_loop_policy",
     "_excinfo",
     "_exit",
     "_getframe",
-    "_given_basetemp",
     "_io",
     "_make",
     "_max_worker_restart",
@@ -35,7 +33,6 @@ OF_OTHERS = {
     "_run_exitfuncs",
     "_setupstate",
     "_shutdown",
-    "_sock",
     "_tmp_path_factory",
 }
 

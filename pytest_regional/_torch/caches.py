@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
-import importlib
-import importlib.util
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pytest_regional._redis import UntrustedRedis
 from pytest_regional._torch import symbol
 from pytest_regional._torch.autograd_cache import cache_class
 from pytest_regional._torch.inductor import compiled_fx_graph
@@ -54,61 +50,6 @@ def portable_folder(key: str) -> Path:
 def clear_portable() -> None:
     """Clear the recorded artifacts, as in a new process: ``CacheArtifactManager.clear`` (2.11 to 2.15)."""
     _portable_artifacts().clear()
-
-
-class RemoteBytes:
-    """Bytes by name in the remote cache that PyTorch's environment variables describe.
-
-    A ``torch._inductor.remote_cache.RemoteCache`` over ``RedisRemoteCacheBackend`` (2.11 to 2.15), which reads
-    ``TORCHINDUCTOR_REDIS_URL``, or ``TORCHINDUCTOR_REDIS_HOST`` and ``TORCHINDUCTOR_REDIS_PORT``. PyTorch's own caches
-    over it have no time limit, retry, and hold JSON. This one has a time limit, tries once, checks the server's
-    answers, and holds bytes. Like theirs it counts in ``cache_stats`` and respects
-    ``RemoteCache.backend_override_cls``.
-
-    Args:
-        timeout: seconds for a connect, and for one read.
-
-    Raises:
-        ValueError: invalid address.
-    """
-
-    def __init__(self, timeout: float) -> None:
-        module = "torch._inductor.remote_cache"
-        backend = symbol(module, "RedisRemoteCacheBackend")("pytest-regional")
-        self._redis = UntrustedRedis(backend._redis, timeout)
-        # The backend only calls `get` and `set` of its client; it hides only redis-py's own errors.
-        backend._redis = self._redis
-        self._cache = _cache_class()(backend, symbol(module, "RemoteCachePassthroughSerde")())
-
-    def get(self, name: str) -> bytes | None:
-        """Return what is stored as ``name``; raises :func:`remote_errors`."""
-        value: bytes | None = self._cache.get(name)
-        return value
-
-    def put(self, name: str, data: bytes) -> None:
-        """Store ``data`` as ``name``; raises :func:`remote_errors`."""
-        self._cache.put(name, data)
-
-    def give_up(self) -> None:
-        """Close all connections; may be called from any thread."""
-        self._redis.give_up()
-
-
-def redis_is_installed() -> bool:
-    """Say whether the Python package that PyTorch's Redis backend needs is installed."""
-    return importlib.util.find_spec("redis") is not None
-
-
-def remote_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of an invalid address, and of a server that is absent, slow, full, locked or malicious."""
-    return (importlib.import_module("redis.exceptions").RedisError, OSError, ValueError)
-
-
-@functools.cache
-def _cache_class() -> Any:
-    # PyTorch counts and logs by class name. Its own ``_get`` treats an empty value as missing.
-    members = {"_get": lambda self, name, sample: self._backend_get(name)}
-    return type("RemoteRegionalCache", (symbol("torch._inductor.remote_cache", "RemoteCache"),), members)
 
 
 def inductor_cache_dir() -> Path:

@@ -135,7 +135,9 @@ class Run:
     @property
     def is_right(self):
         times = self.workers if self.scheduler.__class__ is scheduler.EachScheduling else 1
-        return sorted(self.ran) == sorted(self.names * times) and sorted(self.crashed) == sorted([*self.crashing] * times)
+        return sorted(self.ran) == sorted(self.names * times) and sorted(self.crashed) == sorted(
+            [*self.crashing] * times
+        )
 
 
 @pytest.mark.parametrize("distribution", SCHEDULERS)
