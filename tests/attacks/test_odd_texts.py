@@ -1,4 +1,4 @@
-"""Texts and values that cannot be sent or written as they are: the report has them in some form, and the run goes on."""
+"""Texts and values that cannot be sent or written as they are: the report has them, and the run goes on."""
 
 from __future__ import annotations
 
