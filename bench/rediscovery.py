@@ -6,12 +6,13 @@ processes together, so that a busy machine changes nothing), from fresh seeds, i
 another seed, and a run that was ended goes on where the folder holds what it has used. ``--tree`` and ``--python`` fuzz
 with another checkout, and another version of PyTorch.
 
-``keep`` adds what a run found so far to a file that stays in the repository, as a run may take longer than a machine
-is there: for each campaign its seconds and its findings, as far as they are counted.
+``keep`` adds what a run found so far to ``rediscovered.jsonl``, because a run may outlast its machine: a line for each
+campaign, with its processor time and the parts of its findings that are counted.
 
 ``count`` compares the findings with the cases of ``suites/history`` that stand on that version, by their signatures
-(``known_bug_signatures``), and prints a table by class, and how many had been found after a part of the budget where
-the times are known. Findings without a match are listed, so that somebody reads them.
+(``known_bug_signatures``), and prints a table by class with a column for each kept generator and each folder, and how
+many had been found after a part of the budget where the times are known. Findings without a match are listed, so that
+somebody reads them.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,19 +51,8 @@ class Part:
         return f"{self.backend}-{self.mode}"
 
 
-def read(source: Path, seeds: Collection[int] = ()) -> list[FindingData]:
-    """Return the findings of all parts below a folder, which may come from another checkout, or in a kept file.
-
-    Args:
-        source: the folder or file.
-        seeds: of a kept file, the campaigns that began with these; all where there are none.
-    """
-    if source.is_file():
-        return [finding for campaign in campaigns(source, seeds) for finding in campaign.findings]
-    return _in_folders(source)
-
-
-def _in_folders(folder: Path, part: str = "*") -> list[FindingData]:
+def read(folder: Path, part: str = "*") -> list[FindingData]:
+    """Return the findings of all parts below a folder, or of one; the folder may come from another checkout."""
     return [_finding(path) for each in sorted(folder.glob(part)) for path in _in_files(each)]
 
 
@@ -80,6 +70,8 @@ class Campaigned:
         core_seconds: all that it used.
         findings: what it found.
         found_after: by the name of a finding, what was used by then; by the end, if that was not recorded.
+        torch: the version that was fuzzed; known of kept campaigns.
+        generator: a name for the fuzzer of that day; known of kept campaigns.
     """
 
     part: str
@@ -87,6 +79,8 @@ class Campaigned:
     core_seconds: float
     findings: tuple[FindingData, ...]
     found_after: Mapping[str, float] = field(default_factory=dict)
+    torch: str = ""
+    generator: str = ""
 
     def found_in(self, core_seconds: float) -> tuple[FindingData, ...]:
         """Return what was found before the campaign had used ``core_seconds``."""
@@ -95,9 +89,16 @@ class Campaigned:
         )
 
 
-def _kept(file: Path) -> list[Campaigned]:
-    data = json.loads(file.read_text()) if file.exists() else []
-    return [Campaigned(**{**one, "findings": tuple(map(_from_data, one["findings"]))}) for one in data]
+#: The campaigns that are kept, one a line.
+KEPT = Path(__file__).with_name("rediscovered.jsonl")
+
+
+def kept(file: Path = KEPT) -> list[Campaigned]:
+    """Return the kept campaigns."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [
+        Campaigned(**{**one, "findings": tuple(map(_from_data, one["findings"]))}) for one in map(json.loads, lines)
+    ]
 
 
 def _from_data(data: Mapping[str, Any]) -> FindingData:
@@ -105,36 +106,35 @@ def _from_data(data: Mapping[str, Any]) -> FindingData:
     return FindingData(data["name"], data["backend"], data["fails"], **sets)
 
 
-def campaigns(source: Path, seeds: Collection[int] = ()) -> list[Campaigned]:
-    """Return the campaigns of a run's folder, or in a kept file, by part and seed; ``seeds`` as for :func:`read`."""
-    if source.is_file():
-        return [one for one in _kept(source) if one.seed in seeds or not seeds]
-    records = [json.loads(path.read_text()) for path in sorted(source.glob("*.json"))]
+def campaigns(folder: Path) -> list[Campaigned]:
+    """Return the campaigns of a run's folder, by part."""
+    records = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     return [
         Campaigned(
             each["part"],
             each["seed"],
             each["core_seconds"],
-            tuple(_in_folders(source, each["part"])),
+            tuple(read(folder, each["part"])),
             each.get("found_after", {}),
         )
         for each in records
     ]
 
 
-def keep(folder: Path, file: Path) -> list[Campaigned]:
+def keep(folder: Path, torch: str, generator: str, file: Path = KEPT) -> list[Campaigned]:
     """Add what a run found so far to ``file``, in place of what an earlier call kept of the same campaigns."""
-    kept = {(one.part, one.seed): one for one in [*_kept(file), *campaigns(folder)]}
-    ordered = [kept[key] for key in sorted(kept)]
-    file.write_text(json.dumps([asdict(one) for one in ordered], indent=1, default=sorted) + "\n")
-    return ordered
+    new = [replace(one, torch=torch, generator=generator) for one in campaigns(folder)]
+    by_key = {(one.torch, one.generator, one.part, one.seed): one for one in [*kept(file), *new]}
+    lines = [json.dumps(asdict(by_key[key]), default=sorted, separators=(",", ":")) for key in sorted(by_key)]
+    file.write_text("\n".join(lines) + "\n")
+    return new
 
 
-def found_within(source: Path, core_minutes: float, seeds: Collection[int] = ()) -> list[FindingData]:
+def found_within(chosen: Iterable[Campaigned], core_minutes: float) -> list[FindingData]:
     """Return what was found when each part had used its share of ``core_minutes``; its campaigns follow by seed."""
     left = {part.name: core_minutes * 60 * part.share for part in PARTS}
     found = []
-    for one in campaigns(source, seeds):
+    for one in chosen:
         # A run sees the end of its budget a look late, and what it saves then is not noted.
         found += one.found_in(left[one.part] + INTERVAL)
         left[one.part] = max(0.0, left[one.part] - one.core_seconds)
@@ -289,40 +289,47 @@ def _backends(bug: KnownBug, version: str) -> set[str]:
     return backends | {"aot_eager"} if bug.layer == "aot_autograd" else backends
 
 
-def report(folders: Sequence[Path], version: str, seeds: Collection[int] = ()) -> Iterator[str]:
-    """Yield a report: a table by class with a column for each folder, then what was found, missed and not matched."""
+def columns_of(folders: Iterable[Path], version: str, file: Path = KEPT) -> dict[str, list[Campaigned]]:
+    """Return the campaigns with one version of PyTorch that are kept, by generator, and those of each folder."""
+    columns: dict[str, list[Campaigned]] = {}
+    for one in kept(file):
+        if one.torch == version:
+            columns.setdefault(one.generator, []).append(one)
+    return columns | {folder.name: campaigns(folder) for folder in folders}
+
+
+def report(columns: Mapping[str, Sequence[Campaigned]], version: str) -> Iterator[str]:
+    """Yield a report: a table by class with a column for each run, then what was found, missed and not matched."""
     bugs = [bug for bug in all_bugs() if bug.stands_in(version)]
-    findings_of = {folder.name: read(folder, seeds) for folder in folders}
-    columns = {name: (found, match(found, bugs, version)) for name, found in findings_of.items()}
-    curves = {folder.name: list(_curve(folder, bugs, version, seeds)) for folder in folders}
+    findings_of = {name: [finding for one in run for finding in one.findings] for name, run in columns.items()}
+    found_of = {name: match(findings, bugs, version) for name, findings in findings_of.items()}
     yield f"| class | stand on {version} | can be met | {' | '.join(columns)} |"
     yield "|---|---|---|" + "---|" * len(columns)
     rows = {kind: [bug for bug in bugs if bug.kind == kind] for kind in sorted({bug.kind for bug in bugs})}
     rows |= {"all": bugs, "of these, reported by others": [bug for bug in bugs if bug.number]}
     for title, chosen in rows.items():
-        counts = [sum(bool(found.get(bug.name)) for bug in chosen) for _, found in columns.values()]
+        counts = [sum(bool(found.get(bug.name)) for bug in chosen) for found in found_of.values()]
         reach = sum(bug.name not in OUT_OF_REACH for bug in chosen)
         yield f"| {title} | {len(chosen)} | {reach} | {' | '.join(map(str, counts))} |"
-    for name, (findings, found) in columns.items():
-        yield f"\n{name}: {len(findings)} findings"
-        yield from curves[name]
+    for name, found in found_of.items():
+        yield f"\n{name}: {len(findings_of[name])} findings"
+        yield from _curve(columns[name], bugs, version)
         yield from (f"  found {bug}: {', '.join(names)}" for bug, names in found.items() if names)
         yield from (f"  missed {bug}" for bug, names in found.items() if not names)
         matched = {each for names in found.values() for each in names}
         yield from (
             f"  no known bug: {each.name}: {each.fails} ({', '.join(sorted(each.operators))})"
-            for each in findings
+            for each in findings_of[name]
             if each.name not in matched
         )
 
 
-def _curve(source: Path, bugs: Sequence[KnownBug], version: str, seeds: Collection[int]) -> Iterator[str]:
-    chosen = campaigns(source, seeds)
-    used = sum(one.core_seconds for one in chosen) / 60
-    times_are_known = all(one.found_after or not one.findings for one in chosen)
+def _curve(run: Sequence[Campaigned], bugs: Sequence[KnownBug], version: str) -> Iterator[str]:
+    used = sum(one.core_seconds for one in run) / 60
+    times_are_known = all(one.found_after or not one.findings for one in run)
     for budget in BUDGETS if times_are_known else ():
         if budget <= used:
-            found = match(found_within(source, budget, seeds), bugs, version)
+            found = match(found_within(run, budget), bugs, version)
             yield f"  in {budget} core-minutes: {sum(map(bool, found.values()))}"
 
 
@@ -330,9 +337,9 @@ def main() -> None:
     """Run or count."""
     options = _options()
     if options.command == "count":
-        print("\n".join(report(options.folders, options.version, options.seeds)))
+        print("\n".join(report(columns_of(options.folders, options.version), options.version)))
     if options.command == "keep":
-        for one in keep(options.folder, options.file):
+        for one in keep(options.folder, options.version, options.generator):
             print(
                 f"{one.part}, seed {one.seed}: {one.core_seconds / 60:.0f} core-minutes, {len(one.findings)} findings"
             )
@@ -355,15 +362,13 @@ def _options() -> argparse.Namespace:
     running.add_argument("--python", default=sys.executable)
     running.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
     running.add_argument("--only", nargs="*", help="parts, such as inductor-native")
-    keeping = commands.add_parser("keep", help="add what was found so far to a file of the repository")
+    keeping = commands.add_parser("keep", help=f"add what was found so far to {KEPT.name}")
     keeping.add_argument("folder", type=Path, help="the folder of a run with one version of PyTorch")
-    keeping.add_argument("file", type=Path, help="bench/rediscovered/VERSION.json")
+    keeping.add_argument("--generator", required=True, help="a name for the fuzzer of that day")
     counting = commands.add_parser("count", help="compare the findings with the known bugs")
-    counting.add_argument("folders", type=Path, nargs="+", help="folders or kept files of one version of PyTorch")
-    counting.add_argument("--version", required=True, choices=VERSIONS, help="the version of PyTorch that was fuzzed")
-    counting.add_argument(
-        "--seeds", type=int, nargs="*", default=(), help="of kept files, only campaigns that began with these"
-    )
+    counting.add_argument("folders", type=Path, nargs="*", help="folders of runs that are not kept yet")
+    for command in (keeping, counting):
+        command.add_argument("--version", required=True, choices=VERSIONS, help="the version of PyTorch")
     return parser.parse_args()
 
 

@@ -20,7 +20,7 @@ author = "The authors of pytest-regional"
 release = version = metadata.version("pytest-regional")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["autodoc", "findings/campaigns/torch-*", "findings/campaigns/reference*", "findings/reports/*-*"]
+exclude_patterns = ["autodoc", "findings/reports/*-*"]
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
 autodoc_member_order = "bysource"

@@ -33,6 +33,17 @@ def folder_with(tmp_path, **changed):
     return tmp_path
 
 
+def recorded(folder, **changed):
+    """Write the record of a run into its folder."""
+    record = {"part": "inductor-native", "core_seconds": 60.0, "starts": 1, "seed": 5, **changed}
+    (folder / "inductor-native.json").write_text(json.dumps(record))
+    return folder
+
+
+def reported(*folders, file=Path("none")):
+    return list(rediscovery.report(rediscovery.columns_of(folders, "2.13.0", file), "2.13.0"))
+
+
 def test_every_known_bug_has_a_signature_or_a_reason():
     names = {bug.name for bug in all_bugs()}
 
@@ -107,10 +118,10 @@ def test_the_partitioner_is_drawn_where_autograd_is_captured(tmp_path, backend):
 
 
 def test_the_report_counts_by_class_and_lists_what_is_unmatched(tmp_path):
-    known = folder_with(tmp_path / "known")
-    other = folder_with(tmp_path / "other", origin="something else")
+    known = recorded(folder_with(tmp_path / "known"))
+    other = recorded(folder_with(tmp_path / "other", origin="something else"))
 
-    lines = list(rediscovery.report([known, other], "2.13.0"))
+    lines = reported(known, other)
 
     assert "| strides | 7 | 7 | 1 | 0 |" in lines
     assert any(re.fullmatch(r"\| all \| \d+ \| \d+ \| 1 \| 0 \|", line) for line in lines)
@@ -190,34 +201,47 @@ def test_no_run_searches_for_what_is_to_blame(tmp_path, monkeypatch, has_option)
 
 def test_what_a_run_found_is_kept_in_a_file(tmp_path):
     """A file says the same as the folder; a later call replaces what an earlier one kept of the same campaign."""
-    folder, file = folder_with(tmp_path / "run"), tmp_path / "kept.json"
-    record = {"part": "inductor-native", "core_seconds": 60.0, "starts": 1, "seed": 5}
+    folder, file = folder_with(tmp_path / "run"), tmp_path / "kept.jsonl"
     for seconds in (60.0, 120.0):
-        (folder / "inductor-native.json").write_text(json.dumps({**record, "core_seconds": seconds}))
-        kept = rediscovery.keep(folder, file)
-    assert [(one.part, one.seed, one.core_seconds) for one in kept] == [("inductor-native", 5, 120.0)]
-    assert rediscovery.read(file) == rediscovery.read(folder) != []
+        rediscovery.keep(recorded(folder, core_seconds=seconds), "2.13.0", "today", file)
+    (kept,) = rediscovery.kept(file)
+    assert (kept.torch, kept.generator, kept.part, kept.seed) == ("2.13.0", "today", "inductor-native", 5)
+    assert kept.core_seconds == 120.0
+    assert [*kept.findings] == rediscovery.read(folder) != []
 
-    (folder / "inductor-native.json").write_text(json.dumps({**record, "seed": 6}))
-    assert [one.seed for one in rediscovery.keep(folder, file)] == [5, 6]
-    assert [len(rediscovery.read(file, seeds)) for seeds in ((), (5,), (5, 6), (7,))] == [2, 1, 2, 0]
-    lines = list(rediscovery.report([file], "2.13.0"))
-    assert "  found cat_strides: a-finding, a-finding" in lines
+    rediscovery.keep(recorded(folder, seed=6), "2.13.0", "today", file)
+    rediscovery.keep(folder, "2.13.0", "yesterday", file)
+    rediscovery.keep(folder, "2.11.0", "today", file)
+    columns = rediscovery.columns_of([folder], "2.13.0", file)
+    assert {name: [one.seed for one in run] for name, run in columns.items()} == {
+        "today": [5, 6],
+        "yesterday": [6],
+        "run": [6],
+    }
+    assert "  found cat_strides: a-finding, a-finding" in reported(file=file)
+
+
+def test_the_kept_campaigns_are_those_of_the_record():
+    """docs/history.md counts them."""
+    found = {
+        (version, name): sum(one.core_seconds for one in run) / 60
+        for version in ("2.11.0", "2.13.0", "2.15.0")
+        for name, run in rediscovery.columns_of([], version).items()
+    }
+    assert {minutes > 59 for minutes in found.values()} == {True}
+    assert {name for _, name in found} == {"before", "2026-11-27", "2026-11-28"}
 
 
 def test_what_was_found_within_a_part_of_the_budget(tmp_path):
     """A share of the budget is each part's own; the campaigns of a part follow each other; unknown times are late."""
-    folder, file = folder_with(tmp_path / "run"), tmp_path / "kept.json"
-    record = {"part": "inductor-native", "core_seconds": 300.0, "starts": 1, "seed": 5}
+    folder, run = folder_with(tmp_path / "run"), []
     for seed, found_after in ((5, {"a-finding": 200.0}), (6, {"a-finding": 10.0}), (7, {})):
-        (folder / "inductor-native.json").write_text(
-            json.dumps({**record, "seed": seed, "found_after": {**found_after, "without-a-file": 1.0}})
-        )
-        rediscovery.keep(folder, file)
+        times = {**found_after, "without-a-file": 1.0}
+        run += rediscovery.campaigns(recorded(folder, core_seconds=300.0, seed=seed, found_after=times))
 
     share = next(part.share for part in rediscovery.PARTS if part.name == "inductor-native")
     counts = {
-        seconds: len(rediscovery.found_within(file, seconds / 60 / share))
+        seconds: len(rediscovery.found_within(run, seconds / 60 / share))
         for seconds in (198, 200, 308, 310, 601, 898, 900)
     }
 
@@ -226,11 +250,10 @@ def test_what_was_found_within_a_part_of_the_budget(tmp_path):
 
 def test_the_report_says_how_many_were_found_in_parts_of_the_budget(tmp_path):
     folder = folder_with(tmp_path / "run")
-    record = {"part": "inductor-native", "core_seconds": 900.0, "starts": 1, "seed": 5}
     written = {}
     for name, found_after in {"early": {"a-finding": 100.0}, "late": {"a-finding": 400.0}, "unknown": {}}.items():
-        (folder / "inductor-native.json").write_text(json.dumps({**record, "found_after": found_after}))
-        written[name] = [line for line in rediscovery.report([folder], "2.13.0") if "core-minutes" in line]
+        recorded(folder, core_seconds=900.0, found_after=found_after)
+        written[name] = [line for line in reported(folder) if "core-minutes" in line]
 
     assert written == {
         "early": ["  in 15 core-minutes: 1"],
@@ -242,11 +265,11 @@ def test_the_report_says_how_many_were_found_in_parts_of_the_budget(tmp_path):
 def test_what_is_saved_when_the_budget_is_spent_counts_at_its_end(tmp_path):
     folder = folder_with(tmp_path / "run")
     (folder / "inductor-native" / "late.json").write_text(json.dumps(FINDING))
-    record = {"part": "inductor-native", "core_seconds": 900.6, "starts": 1, "seed": 5}
-    (folder / "inductor-native.json").write_text(json.dumps({**record, "found_after": {"a-finding": 400.0}}))
-    counts = {minutes: len(rediscovery.found_within(folder, minutes)) for minutes in (20, 30, 59, 60)}
+    recorded(folder, core_seconds=900.6, found_after={"a-finding": 400.0})
+    run = rediscovery.campaigns(folder)
+    counts = {minutes: len(rediscovery.found_within(run, minutes)) for minutes in (20, 30, 59, 60)}
     assert counts == {20: 0, 30: 1, 59: 1, 60: 2}
-    assert "  in 15 core-minutes: 0" in list(rediscovery.report([folder], "2.13.0"))
+    assert "  in 15 core-minutes: 0" in reported(folder)
 
 
 def test_a_run_notes_when_it_found_something(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""The findings of campaigns that are kept in ``docs/findings/campaigns``: each can be read, and its cause is told."""
+"""Findings that are kept: known alarms can be read, scripts have exit statuses, each finding of a campaign a cause."""
 
 from __future__ import annotations
 
@@ -8,18 +8,9 @@ from pathlib import Path
 import pytest
 
 from bench.fuzz_false_alarms import KNOWN, known_alarms
-from pytest_regional.fuzz.findings.folder import FindingsFolder
 
 FINDINGS = Path(__file__).parents[2] / "docs" / "findings"
-CAMPAIGNS = FINDINGS / "campaigns"
-PAGE = CAMPAIGNS / "README.md"
-FOLDERS = sorted(path for path in CAMPAIGNS.iterdir() if path.is_dir())
-
-
-def rows(version: str) -> dict[str, str]:
-    """Return cause by finding, as the table of ``version`` says."""
-    section = PAGE.read_text().partition(f"## {version}\n")[2].partition("\n## ")[0]
-    return dict(re.findall(r"^\| `([^`]+)` \|.*\| ([^|]+) \|$", section, re.MULTILINE))
+PAGE = FINDINGS / "campaigns.md"
 
 
 def test_known_alarms_can_be_read_and_name_no_place_of_a_machine():
@@ -44,36 +35,9 @@ def test_a_script_that_cannot_check_does_not_exit_with_1(script):
     assert "sys.exit(" in after
 
 
-def test_there_are_campaigns():
-    assert {"torch-2.13.0", "torch-2.15.0"} <= {folder.name for folder in FOLDERS}
+def test_the_table_names_causes_that_are_there():
+    causes = re.findall(r"^\| `torch-.*\| ([^|]+) \|$", PAGE.read_text(), re.MULTILINE)
+    scripts = {name for cause in causes for name in re.findall(r"`(\w+\.py)`", cause)}
 
-
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_each_finding_can_be_read_and_has_its_script(folder):
-    kept = list(FindingsFolder(folder))
-
-    assert kept
-    assert {path.stem for path in folder.glob("*.py")} == {finding.name for finding in kept}
-    version = folder.name.removeprefix("torch-")
-    assert {finding.versions["torch"].partition("+")[0] for finding in kept} == {version}
-
-
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_each_script_is_what_is_written_today(folder):
-    """What is fixed in the scripts of new findings is fixed in the kept ones, too."""
-    old = [
-        finding.name
-        for finding in FindingsFolder(folder)
-        if (folder / f"{finding.name}.py").read_text() not in (finding.script, finding.script_with_torch_alone)
-    ]
-    assert old == [], "write them again"
-
-
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_the_table_names_each_finding_and_a_cause_that_is_there(folder):
-    causes = rows(folder.name)
-
-    assert set(causes) == {path.stem for path in FindingsFolder(folder).paths()}
-    scripts = {name for cause in causes.values() for name in re.findall(r"`(\w+\.py)`", cause)}
-    assert scripts
+    assert len(causes) > 30
     assert {name for name in scripts if not (FINDINGS / name).exists()} == set()
