@@ -527,10 +527,7 @@ def text_of(config: pytest.Config, setting: str) -> Any:
     if given == "":
         # Most often a variable that a script forgot to set.
         raise pytest.UsageError(f"{option.flag}= has no value: give one, or leave the option out")
-    text = config.getini(option.ini) if given is None and option.in_ini_file else given
-    if isinstance(text, str) and "\0" in text:
-        raise pytest.UsageError(f"{option.flag}={text!r} holds a zero byte, which no path and no name can")
-    return text
+    return config.getini(option.ini) if given is None and option.in_ini_file else given
 
 
 def resolve(config: pytest.Config) -> Settings:

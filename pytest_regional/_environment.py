@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 
 from pytest_regional import _config, _xdist
-from pytest_regional._text import shown
 
 #: What the name of a run's folder begins with.
 PREFIX = "pytest-regional-"
@@ -77,9 +76,6 @@ FOLDER_VARIABLE = "PYTEST_REGIONAL_FOLDER"
 #: What names the store of compiled kernels to all processes of the run: `harness.kernel_store.files.VARIABLE`.
 KERNEL_STORE_VARIABLE = "PYTEST_REGIONAL_KERNEL_STORE"
 
-#: The variables that name the directory of temporary files to Python and compilers.
-_TEMPORARY = ("TMPDIR", "TEMP", "TMP")
-
 FOLDER: pytest.StashKey[Path] = pytest.StashKey()
 
 
@@ -97,9 +93,8 @@ def prepare(config: pytest.Config) -> None:
 
 
 def _new_folder(config: pytest.Config) -> Path:
-    _set_until_the_end(config, _temporary_folder(config))
     remove_folders()
-    root = _made()
+    root = Path(tempfile.mkdtemp(prefix=PREFIX)).absolute()
     let_go = hold(root)
     config.add_cleanup(let_go)
     config.add_cleanup(lambda: _remove(root))
@@ -109,40 +104,6 @@ def _new_folder(config: pytest.Config) -> Path:
 def remove(config: pytest.Config) -> None:
     """Remove the run's folder now, for a process that ends without the end of the run."""
     _remove(config.stash[FOLDER].parent)
-
-
-def _temporary_folder(config: pytest.Config) -> dict[str, str]:
-    """Return variables that name the folder for temporary files wherever a process, or a test, goes to work.
-
-    Raises:
-        pytest.UsageError: a variable names no folder that can be written to.
-    """
-    given = {name: os.environ[name] for name in _TEMPORARY if os.environ.get(name)}
-    for name, folder in [*given.items()][:1]:  # Python looks no further
-        if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
-            raise pytest.UsageError(
-                f"{name}={shown(folder, 300)}: no folder that can be written to, and each test needs one for "
-                f"its caches: make it, or set {name} to another"
-            )
-    if tempfile.tempdir is not None and not os.path.isabs(tempfile.tempdir):
-        before, tempfile.tempdir = tempfile.tempdir, os.path.abspath(tempfile.tempdir)
-        config.add_cleanup(lambda: setattr(tempfile, "tempdir", before))
-    return {name: os.path.abspath(folder) for name, folder in given.items() if not os.path.isabs(folder)}
-
-
-def _made() -> Path:
-    """Make the run's folder.
-
-    Raises:
-        pytest.UsageError: there is no place for it.
-    """
-    try:
-        return Path(tempfile.mkdtemp(prefix=PREFIX)).absolute()
-    except OSError as error:
-        raise pytest.UsageError(
-            f"no folder can be made for the caches of tests: {error.strerror}: set TMPDIR to a folder that can be "
-            f"written to"
-        ) from error
 
 
 def _remove(root: Path) -> None:

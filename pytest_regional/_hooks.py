@@ -17,15 +17,14 @@ import pytest
 
 from pytest_regional import _environment, _hypothesis
 from pytest_regional._blame import SECTION, blamed, section_of
-from pytest_regional._code_files import add_section
 from pytest_regional._collection import apply_unsupported, module_of
+from pytest_regional._endings import interrupt_deferred
 from pytest_regional._errors import RegionalLeakWarning
-from pytest_regional._evidence import Evidence
+from pytest_regional._evidence import Evidence, add_section
 from pytest_regional._goldens import goldens_of
 from pytest_regional._phases import limits_of, stderr_of
 from pytest_regional._reporting import ATTRIBUTE
 from pytest_regional._seeds import seed_for
-from pytest_regional._signals import interrupt_deferred
 from pytest_regional._stash import DRAWER, FUZZ, HARNESS, PHASES, TARGET
 from pytest_regional._text import SHOWN_MISMATCHES, plural
 from pytest_regional._tracebacks import hide_own_frames

@@ -55,10 +55,14 @@ def private_folder(folder: str | os.PathLike[str]) -> str:
         NotPrivateError: somebody else could write to it, or exchange it.
         OSError: it is not there.
     """
-    place = os.path.abspath(folder)
-    if os.pardir in os.fspath(folder) or not _is_checked(place):
-        place = os.path.realpath(folder)
-        _require_kind(place, _is_checked(place))
+    place = os.path.realpath(folder)
+    above, found = os.sep, os.lstat(os.sep)
+    # From the top, so that what has been looked at is settled when what is in it is looked at.
+    for name in filter(None, place.split(os.sep)):
+        _require_settled(place, above, found)
+        above = os.path.join(above, name)
+        found = os.lstat(above)
+    require_own(place, found)
     return place
 
 
@@ -82,20 +86,6 @@ def _require_own_below(folder: str) -> None:
             require_own(entry.path, found)
             if stat.S_ISDIR(found.st_mode):
                 _require_own_below(entry.path)
-
-
-def _is_checked(place: str) -> bool:
-    """Look at ``place`` and all folders above it; ``False`` where one of them is a link, which leads elsewhere."""
-    above, found = os.sep, os.lstat(os.sep)
-    # From the top, so that what has been looked at is settled when what is in it is looked at.
-    for name in filter(None, place.split(os.sep)):
-        _require_settled(place, above, found)
-        above = os.path.join(above, name)
-        found = os.lstat(above)
-        if stat.S_ISLNK(found.st_mode):
-            return False
-    require_own(place, found)
-    return True
 
 
 def open_private(path: str, above: int | None = None, *, folder: bool = False) -> int:

@@ -1,8 +1,7 @@
 """Where threads and processes are that hang: the test's own code first, threads of pytest and of this plugin last.
 
 A new process of ``in_new_process`` is asked by a signal, whose handler is written in C: it answers inside of code of
-another language too, and while the lock of the interpreter is held. Of what such a process started, other Python
-interpreters are ended with the signal at which they write their stacks to standard error (Linux).
+another language too, and while the lock of the interpreter is held.
 """
 
 from __future__ import annotations
@@ -39,9 +38,8 @@ _FAULTHANDLER_FILE = re.compile(r'^  File "(.*)", line ', re.MULTILINE)
 
 
 def write_when_asked() -> None:
-    """Have this process write the stacks of all its threads when it is asked, and of a crash; once, at its start."""
+    """Have this process write the stacks of all its threads when it is asked, and at a crash; called at its start."""
     faulthandler.enable()
-    os.environ["PYTHONFAULTHANDLER"] = "1"  # for the interpreters that it starts
     path = os.environ.get(VARIABLE)
     if path and hasattr(faulthandler, "register"):  # not on Windows
         # faulthandler keeps the file open. Forks write to the same one.
@@ -88,10 +86,7 @@ def _is_of_a_runner(files: Sequence[str]) -> bool:
 
 
 def of_processes(numbers: Sequence[int]) -> str:
-    """Return the stacks of those processes that can be asked; a Python interpreter that was not told to answer ends.
-
-    What one that ends has started is below it no more: see who is to be ended before.
-    """
+    """Return the stacks of those processes that can be asked."""
     until = time.monotonic() + ANSWER_SECONDS
     return "".join(_stacks(number, until) for number in numbers)
 
@@ -102,8 +97,6 @@ def _stacks(number: int, until: float) -> str:
     if path is not None and Path(path).exists() and _processes.catches(number, signal.SIGUSR1):
         text = _asked(number, Path(path), until)
         return f"Process {number} (most recent call first):\n{text}" if text else f"Process {number} does not answer\n"
-    if "PYTHONFAULTHANDLER" in environment and _processes.catches(number, signal.SIGABRT):
-        return _ended_with_stacks(number, until)
     return ""
 
 
@@ -121,22 +114,6 @@ def _asked(number: int, path: Path, until: float) -> str:
     with path.open(encoding="utf-8", errors="replace") as file:
         file.seek(before)
         return ordered(file.read())
-
-
-def _ended_with_stacks(number: int, until: float) -> str:
-    """End an interpreter that writes its stacks to standard error then; nothing is dumped to the disk.
-
-    Whoever kills it comes after this, so it gets the time to write.
-    """
-    import resource
-
-    with contextlib.suppress(OSError):
-        hard = resource.prlimit(number, resource.RLIMIT_CORE)[1]
-        resource.prlimit(number, resource.RLIMIT_CORE, (0, hard))
-        os.kill(number, signal.SIGABRT)
-    while _processes.runs(number) and time.monotonic() < until:
-        time.sleep(0.05)
-    return f"Process {number} writes its stacks to its standard error\n"
 
 
 def ordered(dump: str) -> str:

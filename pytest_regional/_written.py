@@ -1,15 +1,29 @@
-"""What a run writes at its end: reports, directories of failed tests, and what the page of a CI service shows."""
+"""What a run writes at its end: reports, directories of failed tests, what the page of a CI service shows.
+
+With each failure goes a command that runs the test again, alone, from the directory that pytest was started in. It is
+made where the run was started: workers of pytest-xdist have options of their own. The test's id is kept as it is, since
+inputs depend on it, so all backends and devices of the run are named.
+"""
 
 from __future__ import annotations
 
+import argparse
 import os
-from collections.abc import Callable
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from _pytest._code.code import ExceptionRepr
+from _pytest.pathlib import bestrelpath
+
+from pytest_regional import _config
+from pytest_regional._collection import package_module_of
 from pytest_regional._evidence import Evidence
-from pytest_regional._rerun import RerunCommands, add_rerun
+from pytest_regional._secrets import masked_urls
+from pytest_regional._text import encodable
 from pytest_regional.report import github
 from pytest_regional.report.document import BAD, RunReport
 from pytest_regional.report.facts import Facts
@@ -108,3 +122,140 @@ class RunOutputs:
                 terminalreporter.write_line(line)
         for line in self._unwritten:
             terminalreporter.write_line(line, red=True)
+
+    from pytest_regional._session import RegionalSession
+
+
+#: Options of pytest and Hypothesis that decide what a test does; each is repeated as it was given.
+_KEPT = (
+    ("-p",),
+    ("-c", "--config-file"),
+    ("-o", "--override-ini"),
+    ("-W", "--pythonwarnings"),
+    ("--rootdir",),
+    ("--confcutdir",),
+    ("--import-mode",),
+    ("--hypothesis-profile",),
+    ("--hypothesis-seed",),
+)
+
+#: Settings of this plugin that are said in another way, or that change no outcome.
+_OWN = ("backends", "devices", "seed", "reports")
+
+#: How many findings are named one by one.
+_FINDINGS = 3
+
+
+class RerunCommands:
+    """Makes the commands of one run.
+
+    Args:
+        session: of the process that was started.
+    """
+
+    def __init__(self, session: RegionalSession) -> None:
+        self._session = session
+        self._config = session.config
+        arguments = [*_from_environment(), *map(str, session.config.invocation_params.args)]
+        _config.give_bare_options_their_values(arguments)
+        # It is printed on pages that many people read.
+        self._given = [masked_urls(one) for one in _repeated(arguments)]
+
+    def of(self, fact: Facts) -> str:
+        """Return the command for a test: of a fuzz test the one that checks its findings again."""
+        findings = (fact["fuzz"] or {}).get("findings", ())
+        return encodable(shlex.join(self._replayed(fact, findings) if findings else self._tested(fact)))
+
+    def _tested(self, fact: Facts) -> list[str]:
+        settings = self._session.settings
+        # What `auto` means is another device on another machine.
+        devices = settings.devices if settings.devices != ("auto",) else (fact["device"],)
+        seed = self._session.fuzz_seed if "shard" in fact else settings.seed
+        return [
+            *_program(),
+            *self._id_of(fact["test"]),
+            f"--regional-backend={','.join(settings.backends)}",
+            f"--regional-device={','.join(devices)}",
+            f"--regional-seed={seed}",
+            *self._given,
+            *self._rootdir(),
+            *self._workers(fact),
+        ]
+
+    def _id_of(self, test: str) -> list[str]:
+        """Return the id of ``test`` for the directory that pytest was started in; ids begin at its root.
+
+        A test of an installed package is named as a module.
+        """
+        file, colons, name = test.partition("::")
+        path = self._config.rootpath / file
+        if self._config.option.pyargs and not path.exists():
+            return ["--pyargs", package_module_of(file) + colons + name]
+        return [bestrelpath(self._config.invocation_params.dir, path) + colons + name]
+
+    def _workers(self, fact: Facts) -> list[str]:
+        """Return how many workers: none, unless one's part of a fuzz test is not there without the others."""
+        if not self._config.pluginmanager.hasplugin("xdist"):
+            return []
+        return [f"-n{len(self._config.option.tx)}" if fact.get("shard") else "-n0"]
+
+    def _rootdir(self) -> list[str]:
+        """Return the root where pytest would take another one for a single test: without a file of settings."""
+        if self._config.inipath is not None or any(one.startswith("--rootdir") for one in self._given):
+            return []
+        root, here = self._config.rootpath, self._config.invocation_params.dir
+        return [] if root == here else [f"--rootdir={bestrelpath(here, root)}"]
+
+    def _replayed(self, fact: Facts, findings: Sequence[dict[str, Any]]) -> list[str]:
+        paths = [Path(one["script"]).with_suffix(".json") for one in findings]
+        if len(paths) > _FINDINGS:
+            paths = [paths[0].parent]
+        named = [name for name in self._session.settings.backends if ":" in name]
+        backend = [f"--backend={name}" for name in named if self._session.spec(name).name == fact["backend"]]
+        return [
+            "pytest-regional",
+            "replay",
+            *(bestrelpath(self._config.invocation_params.dir, path) for path in paths),
+            *backend,
+        ]
+
+
+def _program() -> list[str]:
+    """Return how pytest was started: ``python -m pytest`` finds modules in the working directory, too."""
+    return ["python", "-m", "pytest"] if os.path.basename(sys.argv[0]) == "__main__.py" else ["pytest"]
+
+
+def _from_environment() -> list[str]:
+    return shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
+
+
+def _repeated(arguments: Sequence[str]) -> Iterator[str]:
+    """Yield the options among ``arguments`` that decide what a test does; those of the ini file apply by themselves."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for names in _KEPT:
+        parser.add_argument(*names, action="append", dest=names[0], default=[])
+    own = [option for option in _config.OPTIONS if option.on_command_line and option.setting not in _OWN]
+    for option in own:
+        if option.metavar is None:
+            parser.add_argument(option.flag, dest=option.flag, action="store_true")
+        else:
+            nargs = None if option.bare is None else "?"
+            parser.add_argument(option.flag, dest=option.flag, nargs=nargs, const=option.bare)
+    given = vars(parser.parse_known_args(arguments)[0])
+    for option in own:
+        if given[option.flag]:
+            yield option.flag if given[option.flag] is True else f"{option.flag}={given[option.flag]}"
+    for name, *_ in _KEPT:
+        for value in dict.fromkeys(given[name]):
+            yield from (f"{name}={value}",) if name.startswith("--") else (name, value)
+
+
+def add_rerun(report: pytest.TestReport, command: str) -> None:
+    """Add the line with ``command`` to what pytest says of a failure, in JUnit files too."""
+    line, said = f"rerun: {command}", report.longrepr
+    if isinstance(said, str):
+        report.longrepr = f"{said.rstrip()}\n{line}"
+    elif isinstance(said, ExceptionRepr):
+        said.addsection("regional", line)
+    else:
+        report.sections.append(("regional", line))

@@ -65,11 +65,11 @@ def _hooks_of_a_run(session: RegionalSession) -> Iterator[tuple[str, object]]:
 
     pytest calls those that are registered later first: a wrapper is around all that stand above it.
     """
+    from pytest_regional._collection import LastFailedHooks
     from pytest_regional._durations import DurationHooks
     from pytest_regional._endings import EndingHooks
     from pytest_regional._goldens import GoldenHooks
     from pytest_regional._hooks import RunHooks
-    from pytest_regional._last_failed import LastFailedHooks
     from pytest_regional._phases import PhaseHooks
     from pytest_regional._xdist import WorkerHooks
 

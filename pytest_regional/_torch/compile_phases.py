@@ -17,9 +17,34 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
-from pytest_regional._phase_names import PHASES
+from pytest_regional._errors import RegionalValueError
+from pytest_regional._text import unknown_name
 from pytest_regional._torch import MissingTorchSymbolError, private_module, symbol
 from pytest_regional._torch.patching import COMPILE_STAGES, PatchPoint, missing, wrapped
+
+#: In the order of a compile. ``passes`` are the pre-grad, joint and post-grad passes, ``inductor`` its lowering,
+#: scheduling and code generation, ``compiler`` the C++ or Triton compiler, ``cache`` lookups, loads and saves, and
+#: ``other`` what is left: mostly the backend's own code.
+PHASES = ("dynamo", "aot_autograd", "passes", "inductor", "compiler", "cache", "other")
+
+#: All phases together.
+TOTAL = "total"
+
+#: ``wall`` is the time that passes, ``cpu`` what a compile takes of processors, which other load changes less.
+CLOCK_NAMES = ("wall", "cpu")
+
+
+def checked_phase(name: str | None) -> str:
+    """Return the name of a phase, :data:`TOTAL` for ``None``.
+
+    Raises:
+        RegionalValueError: it is none.
+    """
+    if name is None or name == TOTAL:
+        return TOTAL
+    if name not in PHASES:
+        raise RegionalValueError(unknown_name("phase of a compile", name, (*PHASES, TOTAL)))
+    return name
 
 
 class _Event(NamedTuple):

@@ -130,11 +130,3 @@ def test_invalid_values_are_a_usage_error(run, section, said):
     result = run(section)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([said])
-
-
-def test_a_zero_byte_in_a_setting_is_a_usage_error(downstream, pytester):
-    for name in ("regional_known_failures", "regional_report", "regional_findings"):
-        pytester.makepyprojecttoml(f'[tool.pytest.ini_options]\n{name} = "a\\u0000b.json"\n')
-        result = downstream("def test_it(): pass", "--regional-backend=aot_eager")
-        assert result.ret == pytest.ExitCode.USAGE_ERROR, name
-        result.stderr.fnmatch_lines([f"*{name.replace('_', '-')}='a\\x00b.json' holds a zero byte*"])

@@ -8,9 +8,9 @@ import inspect
 import pytest
 
 from pytest_regional import _session, plugin
+from pytest_regional._collection import LastFailedHooks
 from pytest_regional._endings import EndingHooks
 from pytest_regional._hooks import RunHooks
-from pytest_regional._last_failed import LastFailedHooks
 from pytest_regional._phases import PhaseHooks
 from pytest_regional._reporting import ReportingErrors
 from pytest_regional._xdist import WorkerHooks
@@ -55,7 +55,7 @@ FAILING = {
     "pytest_regional._hooks.Evidence.keep": "collecting the facts of test_it.py::test_passes",
     "pytest_regional.report.github.append_summary": "writing the summary of the job",
     "pytest_regional.report.github.annotations_of": "writing annotations",
-    "pytest_regional._last_failed.shards": "counting the parts of fuzz tests that failed last",
+    "pytest_regional._collection.shards": "counting the parts of fuzz tests that failed last",
     "pytest_regional._hooks.KernelFiles.prune": "bringing the store of compiled kernels back to its size",
     "pytest_regional._session.RegionalSession._header": "writing pytest's header",
     "pytest_regional._xdist.allow_one_more": "counting the worker that died in test_it.py::test_dies",

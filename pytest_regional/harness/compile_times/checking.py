@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pytest_regional._errors import RegionalError, RegionalRuntimeError
-from pytest_regional._phase_names import PHASES, TOTAL
 from pytest_regional._ratios import Ratio, ratio_of
 from pytest_regional._text import plural
+from pytest_regional._torch.compile_phases import PHASES, TOTAL
 from pytest_regional.harness.compile_times.measuring import Measured
 from pytest_regional.harness.compile_times.record import CompileTimes
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional._errors import RegionalValueError
-from pytest_regional._phase_names import CLOCK_NAMES
 from pytest_regional._text import unknown_name
-from pytest_regional._torch.compile_phases import unmeasured
+from pytest_regional._torch.compile_phases import CLOCK_NAMES, unmeasured
 from pytest_regional.harness import isolation
 from pytest_regional.harness.blame.experiments import Change
 from pytest_regional.harness.compile_times.record import CompileTimes

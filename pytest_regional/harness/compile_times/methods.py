@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from pytest_regional._phase_names import checked_phase
+from pytest_regional._torch.compile_phases import checked_phase
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness.compile_times.checking import LEAST_REPEATS, CompileTimeCheck, check

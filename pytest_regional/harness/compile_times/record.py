@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from pytest_regional._phase_names import PHASES, TOTAL, checked_phase
 from pytest_regional._ratios import noise_of
 from pytest_regional._text import plural
+from pytest_regional._torch.compile_phases import PHASES, TOTAL, checked_phase
 
 
 @dataclass(frozen=True)
