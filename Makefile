@@ -14,7 +14,7 @@ RUN := $(VENV)/bin/python -m
 # Some images set it; an interpreter that compiles torch anew starts in eleven seconds instead of four.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: conformance transformers gpu services test attacks lint types docs reference examples bench measurements coverage detection property check clean
+.PHONY: conformance transformers gpu services test attacks lint types docs reference examples bench coverage detection property check clean
 
 conformance: $(VENV)/installed  ## Run the conformance suites on real models; ends with the conformance table.
 	$(RUN) pytest --regional-backend=$(BACKEND) suites $(WORKERS) $(PYTEST_ARGS)
@@ -56,22 +56,6 @@ examples: $(VENV)/installed  ## Build the wheel, install it alone, run some suit
 
 bench: $(VENV)/installed  ## Measure what is claimed about speed; print the table and write docs/benchmarks.md.
 	$(RUN) bench
-
-measurements: $(VENV)/installed  ## Print the other measurements that the documentation quotes.
-	$(RUN) bench.parity_power
-	$(RUN) bench.partitioning
-	$(RUN) bench.partition_counts
-	$(RUN) bench.warm_start
-	$(RUN) bench.new_processes
-	$(RUN) bench.first_test
-	$(RUN) bench.faults
-	$(RUN) tests.faults.reference.corruption
-	$(RUN) bench.code_reader
-	$(RUN) bench.random_order
-	$(RUN) bench.training_table
-	$(RUN) bench.full_graph_compiles
-	$(RUN) bench.emulated_speed
-	$(RUN) bench.compile_time_power --clock cpu
 
 coverage: $(VENV)/installed  ## Print which functions the emulated GPU gets right (about twenty minutes).
 	$(VENV)/bin/python -W ignore -m bench.emulated_coverage --jobs 2

@@ -1,20 +1,16 @@
-"""Print what looking at generated code costs beside the compile: ``python -m bench.code_reader``.
+"""What reading generated code costs compared with the compile, for ``rows.reading``.
 
 Two programs, forward and backward, compiled whole by Inductor with fresh caches in every round: a transformer block,
-and a chain of matrix products, for which Inductor writes no kernel and runs no C++ compiler: the least compile to be
-small beside. One round before the first pays for imports. Seconds are those of the processor in this process, so that
-other work on the machine does not count, and the C++ compiler neither.
+and a chain of matrix products, for which Inductor writes no kernel and runs no C++ compiler: the smallest compile to
+compare with. Seconds are CPU seconds of this process, without the C++ compiler.
 """
 
 from __future__ import annotations
 
-import os
-import platform
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
@@ -25,8 +21,6 @@ from pytest_regional.harness.codegen import events_of
 from pytest_regional.harness.observe import observer
 from pytest_regional.harness.record import GeneratedCode
 from pytest_regional.testing import regional
-
-ROUNDS = 5
 
 
 class Block(torch.nn.Module):
@@ -151,26 +145,3 @@ def measure(module: torch.nn.Module, check: Callable[[GeneratedCode], None], *sh
             r.assert_parity(module, x, compiled=lambda _: compiled)
         parity = time.perf_counter() - begin
     return Costs(compile_seconds, clock.seconds, read, asserted, wall_seconds, parity)
-
-
-def main() -> None:
-    """Print times and ratios."""
-    os.environ["PYTEST_REGIONAL_KERNEL_STORE"] = "off"  # what is compiled is what is timed
-    print(f"torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores, median of {ROUNDS}")
-    torch.manual_seed(0)
-    block, products = Block(32), Products(32)
-    measure(products, check_products, 16, 32)
-    for module, check, shape in ((products, check_products, (16, 32)), (block, check_block, (2, 16, 32))):
-        rows = [measure(module, check, *shape) for _ in range(ROUNDS)]
-        compiled, listened, read, asserted, wall, parity = map(statistics.median, zip(*map(astuple, rows), strict=True))
-        ratios = [100 * row.looking / row.compiled for row in rows]
-        print(
-            f"{type(module).__name__}: compile and run {compiled:.2f} s; listening {1e3 * listened:.1f} ms, "
-            f"reading {1e3 * read:.1f} ms, assertions {1e3 * asserted:.1f} ms: {statistics.median(ratios):.2f} % "
-            f"(from {min(ratios):.2f} to {max(ratios):.2f}); by the clock {wall:.2f} s, parity {parity:.2f} s",
-            flush=True,
-        )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,26 +1,20 @@
-"""Programs per second in each mode: ``python -m bench.fuzz_modes [--backend reference] [--examples 12]``.
+"""Seconds of a program in each mode of the fuzzer, for ``rows.fuzz``.
 
 The same programs, in the same run: first by the naive loop that one would write (``torch.compile`` with the backend,
 eager, ``torch.testing.assert_close`` of outputs and gradients, ``torch._dynamo.reset()``), then checked in each mode
-against ``compiles`` and ``parity`` (which also run eager in float64 and call the compiled program a second time on
-other inputs), and against all oracles. Every way has its own cache directory, empty at first, and begins with one
-program that does not count. Each program takes its turn in the naive loop, in ``interpret`` and in ``native``, so that
-they share what else the machine does; an emulated GPU cannot take turns with them. A program that fails in any way
-counts in none.
+against ``compiles`` and ``parity``, which also run eager in float64 and call the compiled program a second time on
+other inputs. Every way has its own cache directory, empty at first, and begins with one program that does not count.
+Each program takes its turn in the naive loop, in ``interpret`` and in ``native``, so that they share what else the
+machine does; an emulated GPU cannot take turns with them. A program that fails in any way counts in none.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import logging
 import math
-import os
-import platform
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,9 +57,9 @@ def naive(backend: str) -> Way:
     return run
 
 
-def checked(harness: Regional, mode: str, oracles: Sequence[str] | None) -> Way:
+def checked(harness: Regional, mode: str) -> Way:
     """Return checking in a mode."""
-    return lambda program: check(harness, program, mode=mode, oracles=oracles, blame=False)
+    return lambda program: check(harness, program, mode=mode, oracles=PARITY, blame=False)
 
 
 #: Seconds of each program, by way; not a number where the way failed, which may be early or after a search.
@@ -108,41 +102,14 @@ def measure(backend: str, examples: Sequence[Program], modes: Sequence[str]) -> 
             for mode in ("interpret", "native"):
                 if mode in modes:
                     with regional(backend, "cpu", cache_dir=folders[mode], expects_regions=False) as harness:
-                        timed(checked(harness, mode, PARITY), program, counted, mode)
-                        if mode == "interpret":
-                            timed(checked(harness, mode, None), program, counted, "interpret, all oracles")
+                        timed(checked(harness, mode), program, counted, mode)
     if "emulated" in modes:
         with regional(backend, "cuda-emulated", expects_regions=False) as harness:
             for number, program in enumerate(examples):
-                timed(checked(harness, "emulated", PARITY), program, spent if number else Spent(), "emulated")
+                timed(checked(harness, "emulated"), program, spent if number else Spent(), "emulated")
     return without_failures(spent)
 
 
 def with_regions(count: int, seed: int = 0) -> list[Program]:
     """Draw ``count`` programs that have regions."""
     return [program for program in drawn(count * 2, seed) if program.regions][-count:]
-
-
-def main() -> None:
-    """Measure and print."""
-    os.environ["PYTEST_REGIONAL_KERNEL_STORE"] = "off"  # what is compiled is what is timed
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--backend", default="reference")
-    parser.add_argument("--examples", type=int, default=12)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--modes", default="naive,interpret,emulated,native", type=lambda text: text.split(","))
-    options = parser.parse_args()
-    logging.disable(logging.CRITICAL)
-    warnings.simplefilter("ignore")
-    examples = with_regions(options.examples, options.seed)
-    spent = measure(options.backend, examples, options.modes)
-    totals = {name: sum(seconds) for name, seconds in spent.items()}
-    count = min(map(len, spent.values()))
-    print(f"torch {torch.__version__}, Python {platform.python_version()}, {options.backend}, {count} programs")
-    for name, seconds in totals.items():
-        ratio = f"{totals['naive loop'] / seconds:8.1f} x naive" if "naive loop" in totals else ""
-        print(f"{name:24}{count / seconds:10.3f} programs/s{ratio}")
-
-
-if __name__ == "__main__":
-    main()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bench import blame
-from bench.blame import table, table_of_bisector
+from bench.blame import table
 from suites.history import known_bugs
+from tests.faults.blame import __main__ as blame_of_planted
 from tests.faults.blame import of_backends as blame_faults
 from tests.faults.blame import planted as blame_planted
 from tests.faults.of_backends import FAULTS
@@ -51,13 +52,6 @@ def test_compiles_are_counted_the_first_one_included():
     assert [blame.compiles(row) for row in ROWS[:2]] == [4, 2]
     assert list(table(ROWS))[-1].startswith("median 2.0 s, 5 experiments and 3 compiles, 3 for bugs of Inductor")
     assert "2 compiles, 0 for bugs of Inductor" in list(table([{**ROWS[1], "listed": "dynamo"}]))[-1]
-
-
-def test_what_the_bisector_names_is_counted():
-    rows = [{**ROWS[0], "named": True, "runs": 11}, {**ROWS[1], "named": False, "runs": 4}, ROWS[3]]
-    lines = list(table_of_bisector(rows))
-    assert "| a | inductor | rewrite x | 11 | 4.0 |" in lines
-    assert "a step is named for 1 of 3" in lines
 
 
 def test_every_layer_of_the_suite_has_layers_of_a_culprit():
@@ -107,6 +101,6 @@ def test_planted_faults_are_judged():
         ({**right, "steps": ["lowering aten.cos.default at cos"], "confidence": "confirmed"}, (True, False, True)),
         ({**right, "steps": [], "confidence": "necessary"}, (True, False, False)),
     ):
-        assert tuple(blame.judged(fault, culprit).values()) == judged
+        assert tuple(blame_of_planted.judged(fault, culprit).values()) == judged
     names = [fault.name for fault in blame_planted.FAULTS]
     assert len(names) == len(set(names)) > 20

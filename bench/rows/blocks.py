@@ -33,21 +33,7 @@ WARM = tuple(
     )
     for whose, against in (("PyTorch's", "PyTorch's regional backend, cold"), ("its own", "first process, cold"))
 )
-TRACED = tuple(
-    Claim(
-        f"blocks: 32 equal, warm without a trace beside {whose} cold",
-        "next process, trace and result stored",
-        against,
-        "s",
-        Target(f"at most {most}", most=most),
-        style="{:.3f}",
-    )
-    for whose, against, most in (
-        ("PyTorch's", "PyTorch's regional backend, cold", 0.02),
-        ("its own", "first process, cold, which stores both", 0.06),
-    )
-)
-CLAIMS = (*COLD, *WARM, *TRACED)
+CLAIMS = (*COLD, *WARM)
 #: Finds out what the processor can do, by compiling; seconds for each new folder, which no side measures.
 PROCESSOR = "bench.probes.processor"
 
@@ -64,7 +50,6 @@ def measure(rounds: int) -> list[Row]:
     ours: dict[int, list[tuple[float, int]]] = {size: [] for size in SIZES}
     theirs: dict[int, list[tuple[float, int]]] = {size: [] for size in SIZES}
     warm: list[tuple[float, int]] = []
-    traced: dict[str, list[tuple[float, int]]] = {"cold": [], "warm": []}
     with tempfile.TemporaryDirectory() as first:
         timed_module(PROCESSOR, [], more={"TORCHINDUCTOR_CACHE_DIR": first})
 
@@ -79,9 +64,6 @@ def measure(rounds: int) -> list[Row]:
                     ours[size].append(probe("ours", size, Path(mine)))
                     if size == 32:
                         warm.append(probe("ours", size, Path(mine)))
-                        with new_folder() as third:
-                            for runs in traced.values():
-                                runs.append(probe("traced", size, Path(third)))
                     theirs[size].append(probe("PyTorch", size, Path(other)))
     rows = [
         claim.row(_seconds(ours[size]), _seconds(theirs[size]), _compiles(ours[size], theirs[size]))
@@ -89,8 +71,6 @@ def measure(rounds: int) -> list[Row]:
     ]
     for claim, cold in zip(WARM, (theirs[32], ours[32]), strict=True):
         rows.append(claim.row(_seconds(warm), _seconds(cold), _compiles(warm, cold)))
-    for claim, cold in zip(TRACED, (theirs[32], traced["cold"]), strict=True):
-        rows.append(claim.row(_seconds(traced["warm"]), _seconds(cold), _compiles(traced["warm"], cold)))
     return rows
 
 

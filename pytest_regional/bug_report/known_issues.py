@@ -1,8 +1,7 @@
 """Finds issues that a report may be a duplicate of, in an index of public issues and among kept findings.
 
 Two things are compared: how the failure looks (kinds of difference and operators, by the patterns that the index has of
-each issue) and the steps of the compiler that it comes from. ``python -m bench.duplicates`` measures how often that is
-right.
+each issue) and the steps of the compiler that it comes from.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def test_five_steps_with_flex_attention(regional):
 
 
 def test_the_debug_model_keeps_every_bit_without_a_compiler(regional):
-    """All six layers at full length, two steps; bench/training_table.py prints the table of five."""
+    """All six layers at full length, two steps."""
     model, steps = Llama(DEBUG).to(regional.device), token_batches(regional, DEBUG, 2)
     compiled = through(regional.pipeline.ending_with("aot_eager"), steps[0])
     regional.assert_training_parity(model, steps, compiled=compiled, level="bitwise")

@@ -1,18 +1,11 @@
-"""What a program runs and is given, in words; and the variants of scripts that duplicates are measured with."""
+"""What a program runs and is given, in words."""
 
 from __future__ import annotations
-
-import ast
-import builtins
-import contextlib
-import io
 
 import pytest
 import torch
 
-from bench.duplicates import SCRIPTS, SURROUNDINGS, Observed, table, variant
 from pytest_regional.bug_report._observing import features_of, operators_of
-from pytest_regional.bug_report.known_issues import KnownIssue, Seen
 
 
 @torch.library.custom_op("regional_observing::scale", mutates_args=())
@@ -68,75 +61,3 @@ ZEROS_WITH_SIGN = torch.tensor([-0.0])
 def test_features(tensors, words):
     assert features_of(tensors, dynamic=False) == words
     assert features_of(tensors, dynamic=True) == {*words, "dynamic"}
-
-
-SCRIPT = '''\
-"""What is wrong."""
-
-import sys
-
-import torch
-
-
-def scaled(x, by=2):  # a comment
-    total = x * by
-    return total.sum(dim=0)
-
-
-eager, compiled = scaled(torch.ones(3), by=3), torch.compile(scaled, backend="eager")(torch.ones(3), by=3)
-print("equal", torch.equal(eager, compiled))
-'''
-
-
-@pytest.mark.parametrize("surroundings", SURROUNDINGS)
-def test_a_variant_does_the_same_under_other_names(surroundings):
-    text = variant(SCRIPT, surroundings)
-
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile(text, "variant", "exec"), {"__name__": "__main__"})
-    assert printed.getvalue() == "equal True\n"
-    names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
-    # The backend is named "eager", too.
-    assert names & {"scaled", "total", "eager", "compiled"} == {"eager"}
-    assert "comment" not in text
-    assert "What is wrong" not in text
-    assert ("surrounded(" in text) is (surroundings != "renamed")
-
-
-@pytest.mark.parametrize("surroundings", SURROUNDINGS)
-def test_every_script_has_a_variant_without_unknown_names(surroundings):
-    for path in sorted(SCRIPTS.glob("*.py")):
-        tree = ast.parse(variant(path.read_text(encoding="utf-8"), surroundings))
-        nodes = list(ast.walk(tree))
-        loaded = {node.id for node in nodes if isinstance(node, ast.Name)}
-        defined = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-        defined |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-        defined |= {node.arg for node in nodes if isinstance(node, ast.arg)}
-        defined |= {
-            (alias.asname or alias.name).partition(".")[0]
-            for node in nodes
-            if isinstance(node, ast.Import | ast.ImportFrom)
-            for alias in node.names
-        }
-        defined |= {node.name for node in nodes if isinstance(node, ast.ExceptHandler) and node.name}
-        assert loaded <= {*defined, *vars(builtins), "__file__"}, path.name
-
-
-def test_the_table_counts_what_is_recognised_and_what_is_mistaken():
-    issues = [
-        KnownIssue(1, "sines", "", "value of", operators=("sin",)),
-        KnownIssue(2, "cosines", "", "value of", operators=("cos",)),
-    ]
-
-    def observed(bug, *operators, outcome="wrong"):
-        return Observed(bug, "renamed", outcome, Seen("parity run value of output", operators), 1.0)
-
-    lines = list(
-        table([observed("sines", "sin"), observed("cosines", "sin"), observed("sines", outcome="right")], issues)
-    )
-
-    assert lines[2] == "| `sines` | renamed | 100% | none |"
-    assert lines[3] == "| `cosines` | renamed | **not recognised** | `sines` |"
-    assert lines[5] == "variants recognised: 1 of 2; taken for another bug: 1 of 2"
-    assert lines[6].startswith("variants that do not show the defect: sines (right);")

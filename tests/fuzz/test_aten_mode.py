@@ -4,12 +4,10 @@ import itertools
 import linecache
 import random
 from dataclasses import replace
-from unittest.mock import patch
 
 import pytest
 import torch
 
-from bench import fuzz_throughput
 from pytest_regional._errors import RegionalValueError
 from pytest_regional._torch.fx_graphs import forget_sources
 from pytest_regional.fuzz.aten_graphs import annotation_of, aten_graph_of, call
@@ -185,10 +183,3 @@ def test_code_of_old_graphs_is_forgotten():
     names = [one.forward.__func__.__code__.co_filename for one in kept]
     assert [name in linecache.cache for name in names] == [False, False, True, True]
     torch.testing.assert_close(kept[0](torch.ones(2)), torch.ones(2).sin())
-
-
-def test_judged_programs_are_counted_by_the_clock():
-    ticks = itertools.count(step=6.0)
-    with regional("reference", "cpu", expects_regions=False) as target:
-        with patch.object(fuzz_throughput, "drawn", lambda mode, seed, programs: iter([CHAIN] * programs)):
-            assert fuzz_throughput.turn(target, "aten", 0, 3, lambda: next(ticks)) == 2.0

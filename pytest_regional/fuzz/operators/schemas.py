@@ -3,7 +3,7 @@
 A table says of an overload which tensors it takes and what holds of its result (:mod:`~.aten`). All that it takes
 besides tensors, keyword arguments above all, is in its schema; :data:`CHOICES` says which values an argument of a name
 may have, whatever the operator. So a new operator, or an argument that a new torch adds, is drawn without being written
-down. What eager refuses of the combinations is skipped, and counted (``python -m bench.fuzz_skipped``).
+down. What eager refuses of the combinations is skipped, and counted.
 """
 
 from __future__ import annotations

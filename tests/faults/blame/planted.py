@@ -1,4 +1,4 @@
-"""Faults planted in one layer of PyTorch each, with the wrong step: data for ``python -m bench.blame planted``."""
+"""Faults planted in one layer of PyTorch each, with the wrong step: data for ``python -m tests.faults.blame``."""
 
 from __future__ import annotations
 

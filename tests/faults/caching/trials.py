@@ -1,4 +1,4 @@
-"""Faults, many times over, with counts: what tests run a few dozen times and bench/faults.py more often."""
+"""Faults, many times over, with counts."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class PlantedFault:
         mutate: plants it.
         property: what it breaks: one of PROVABLE, or BUFFERS.
         hidden: whether a run with the program's inputs computes what eager does and touches nothing that it may not.
-        slow: whether the tests leave it to ``bench.verified_faults``.
+        slow: whether the tests leave it to ``tests.faults.verify``.
     """
 
     kind: str

@@ -21,7 +21,7 @@ from tests.faults.verify.planted import (
 )
 
 SECONDS = 40.0
-CONFIGS = 1  # the others differ in their block sizes; bench.verified_faults takes all
+CONFIGS = 1  # the others differ in their block sizes; tests.faults.verify takes all
 TEXTS = ("out-of-bounds", "race in", "nobody has written", "too large for its type", "outputs [", "are not changed")
 KINDS = sorted({(fault.program, fault.sizes) for fault in FAULTS})
 REFUTABLE = [fault for fault in FAULTS if fault.property in (*PROVABLE, BUFFERS) and not fault.slow]

@@ -1,6 +1,6 @@
 """How many planted faults of generated code are refuted, and how many of those a run sees: Markdown.
 
-``python -m bench.verified_faults [SECONDS]``. A fault is refuted if the property that it breaks is, and the emulator
+``python -m tests.faults.verify [SECONDS]``. A fault is refuted if the property that it breaks is, and the emulator
 confirms it. Exits 1 if fewer than 95 % of those that break a kernel are; others break what holds between kernels.
 """
 
