@@ -28,11 +28,10 @@ from pytest_regional._seeds import seed_for
 from pytest_regional._stash import DRAWER, FUZZ, HARNESS, PHASES, TARGET
 from pytest_regional._text import SHOWN_MISMATCHES, plural
 from pytest_regional._tracebacks import hide_own_frames
-from pytest_regional._waiting import waiting_for
 from pytest_regional._written import RunOutputs
 from pytest_regional._xdist import Retirement, UnrestorableStateError
 from pytest_regional.harness.kernel_store.files import KernelFiles
-from pytest_regional.report import details, facts, phase_times, progress, proofs, terminal
+from pytest_regional.report import details, facts, phase_times, proofs, terminal
 from pytest_regional.report.this_run import CollectedFacts
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ class RunHooks:
     def _harness(self, item: pytest.Item) -> Iterator[Regional]:
         """Give a marked test its harness: isolated and observed until its teardown."""
         # What all tests need is on no test's clock, and never half imported where time or memory ends.
-        with limits_of(item).suspended(), waiting_for("importing PyTorch's compilers"):
+        with limits_of(item).suspended():
             from pytest_regional._torch.inductor import import_compilers
             from pytest_regional.harness.options import CompileOptions
             from pytest_regional.harness.regional import harness
@@ -184,19 +183,6 @@ class RunHooks:
         # No limit is on between tests, and one that a test left would end the process in another.
         faulthandler.cancel_dump_traceback_later()
         return result
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, Any, Any]:
-        """Print which tests take long, and how far campaigns are, in the process with the terminal."""
-        if not session.config.pluginmanager.has_plugin("terminalreporter"):
-            return (yield)
-
-        def lines() -> progress.ProgressLines:
-            waits = progress.says_waits(session.config)
-            return progress.ProgressLines(self._session.scratch_dir, progress.EVERY, waits=waits)
-
-        with self._errors.around("writing lines about tests that take long", lines):
-            return (yield)
 
     def pytest_pycollect_makemodule(self, module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
         """Give the tests of an installed package ids of their own."""

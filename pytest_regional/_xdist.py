@@ -8,7 +8,6 @@ no other process: there the test that left the state fails.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -24,7 +23,6 @@ from _pytest._io.saferepr import saferepr
 from pytest_regional._errors import RegionalError
 from pytest_regional._reporting import ATTRIBUTE
 from pytest_regional._text import encodable
-from pytest_regional._waiting import waiting_for
 
 if TYPE_CHECKING:
     from pytest_regional._session import RegionalSession
@@ -49,31 +47,21 @@ class WorkerHooks:
         self._errors = session.errors
         self._places: dict[str, int] = {}
         self._retirement = Retirement(session.config, session.scratch_dir)
-        self._until_collected = contextlib.ExitStack()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """Give all workers one seed of fuzz tests, and each its own place."""
         node.workerinput["regional_fuzz_seed"] = self._session.fuzz_seed
         with self._errors.kept(f"giving worker {node.gateway.id} its own GPU"):
-            if not self._places:
-                self._until_collected.enter_context(waiting_for("workers import torch and collect tests"))
             place = self._places[node.gateway.id] = free_place(self._places.values())
             if there_is_a_choice(os.environ):
                 # The worker's input reaches it after conftest files may have imported torch, too late for its GPU.
                 node.gateway.remote_exec(f"import os; os.environ[{PLACE_VARIABLE!r}] = '{place}'").waitclose(60)
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_node_collection_finished(self) -> None:
-        """Wait no more for workers: the first one has collected its tests."""
-        with self._errors.kept("noting that workers run tests"):
-            self._until_collected.close()
-
-    @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """Count xdist workers that died: their last test's facts are missing from the totals."""
         with self._errors.kept(f"putting away what belongs to worker {node.gateway.id}"):
-            self._until_collected.close()
             note = self._retirement.of_worker(node)
             self.lost += error is not None and note is None
             if note is not None:

@@ -48,12 +48,10 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     from pytest_regional._session import RegionalSession
     from pytest_regional._xdist import starts_workers
-    from pytest_regional.report.progress import said_if_it_takes_long
 
     _config.require_torch()
     if not starts_workers(config):
-        with said_if_it_takes_long(config, "importing torch"):
-            importlib.import_module("torch")
+        importlib.import_module("torch")
     session = RegionalSession(config, _config.resolve(config))
     config.stash[SESSION] = session
     for name, hooks in _hooks_of_a_run(session):

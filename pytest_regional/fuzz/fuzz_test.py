@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
 import tempfile
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -70,7 +68,6 @@ class FuzzTest:
         shard: its number, from 0.
         backend: the backend as the command line names it.
         folder: the folder of findings.
-        scratch: a folder for notes that survive a crash of this process.
         name: the test, as people know it.
         limit: seconds that one program may take.
         audit: whether what the backend disclaims is drawn as well.
@@ -88,7 +85,6 @@ class FuzzTest:
     shard: int
     backend: str
     folder: Path
-    scratch: Path
     name: str = "fuzzing"
     limit: float = EXAMPLE_SECONDS
     audit: bool = False
@@ -156,15 +152,13 @@ class FuzzTest:
     def _campaign(self, subject: Subject[Any], budget: Budget, folder: Path) -> CampaignResult:
         from pytest_regional.fuzz.campaign import Campaign, quiet_logs
         from pytest_regional.fuzz.findings.folder import FindingsFolder
-        from pytest_regional.report.progress import ProgressFile
 
         self.unit = subject.unit
         campaign = Campaign(subject, budget, self.seed, FindingsFolder(folder, _warn))
         if self._shares_programs:
             campaign.part, campaign.parts = self.shard, self.shards
-        progress = ProgressFile(self._note("progress"), self.name, self.unit)
-        with quiet_logs(), contextlib.closing(progress), Interrupts() as interrupts:
-            campaign.progress, campaign.stopped = progress, lambda: interrupts.came
+        with quiet_logs(), Interrupts() as interrupts:
+            campaign.stopped = lambda: interrupts.came
             self.result = campaign.run()
         self._report(self.result)
         return self.result
@@ -224,10 +218,6 @@ class FuzzTest:
                 pytrace=False,
             )
         return self.folder
-
-    def _note(self, kind: str) -> Path:
-        self.scratch.mkdir(parents=True, exist_ok=True)
-        return self.scratch / f"{kind}-{self.mode}-{self.shard}-{os.getpid()}.json"
 
     def _report(self, result: CampaignResult) -> None:
         if not result.examples and not result.interrupted:
@@ -312,7 +302,6 @@ def fuzz_test(item: pytest.Item, session: RegionalSession, regional: Regional, s
         shard,
         item.stash[TARGET].backend,
         settings.findings,
-        session.scratch_dir,
         item.name,
         settings.timeout or EXAMPLE_SECONDS,
         settings.audit,

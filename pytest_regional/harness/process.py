@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 from pytest_regional import _processes, _stacks
 from pytest_regional._errors import RegionalError
 from pytest_regional._secrets import SecretVariables
-from pytest_regional._waiting import waiting_for
 from pytest_regional.harness.counters import Counters
 from pytest_regional.harness.fork_server.client import (
     ForkServer,
@@ -223,7 +222,7 @@ class NewProcesses:
         if servers.device not in ("", self.device):
             raise ForkServerError(f"the server is prepared for {servers.device} alone, and this is {self.device}")
         server = servers.next()
-        with self.unclocked(), waiting_for("starting the server of new processes, which imports torch"):
+        with self.unclocked():
             server.start()
         self.how = f" (forked from a server with PYTHONHASHSEED={server.hash_seed})"
         return fork_piped(server, module, arguments, {**environment, **_ENCODING, _stacks.VARIABLE: server.stacks})

@@ -17,7 +17,6 @@ from pytest_regional._text import shown, unknown_name
 from pytest_regional._torch.dynamo import guards_untimed
 from pytest_regional._torch.inductor import import_compilers
 from pytest_regional._torch.process_state import structured_trace_off
-from pytest_regional._waiting import waiting_for
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness import isolation
@@ -634,8 +633,7 @@ def harness(
         regional = Regional(resolved, device, folder, seed, options or CompileOptions(), blame_depth, verify_seconds)
         stack.enter_context(structured_trace_off())
         import_compilers()
-        with waiting_for(f"checking that {regional.device_under_test.name} works here, once"):
-            check_emulation(regional.device_under_test)
+        check_emulation(regional.device_under_test)
         if isolate:
             stack.enter_context(_isolated(regional, shared_cache=shared_cache))
         stack.enter_context(kernels_kept())

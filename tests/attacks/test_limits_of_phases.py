@@ -12,8 +12,8 @@ import pytest
 
 from pytest_regional.command_line import main
 from pytest_regional.report.document import RunReport
-from pytest_regional.report.progress import CRASH, Heartbeat, last_heartbeat
 from pytest_regional.report.this_run import CollectedFacts
+from pytest_regional.report.unfinished import CRASH, Heartbeat, last_heartbeat
 from tests.plugin.conftest import _torch_stays_imported, downstream, in_a_process, repository  # noqa: F401
 
 #: Where code of a user stands: the phase of its test, and the code, with ``{}`` for what it does.

@@ -103,49 +103,6 @@ def test_shards_share_a_number_of_programs(downstream, pytester, budget, shared)
         assert all(one[:2] == ["1", "2"] for one in checked)
 
 
-#: Says at once how far it is, in this run alone: nested runs are in one process.
-QUICKLY = """
-    import pytest
-    from pytest_regional.report import progress
-
-    patch = pytest.MonkeyPatch()
-
-    def pytest_configure():
-        patch.setattr(progress, "EVERY", 0.2)
-        patch.setattr(progress, "WRITTEN_EVERY", 0.0)
-
-    def pytest_unconfigure():
-        patch.undo()
-"""
-
-
-@pytest.mark.parametrize(
-    ("budget", "line"),
-    [
-        ("3s", "regional fuzzing: test_any[[]shard0[]] * programs in * s of 3 s, 0 new findings"),
-        ("20", "regional fuzzing: test_any[[]shard0[]] * of 20 programs in * s, 0 new findings"),
-    ],
-)
-def test_a_campaign_says_how_far_it_is(downstream, pytester, budget, line):
-    pytester.makeconftest(QUICKLY)
-    source = """
-        from pytest_regional.fuzz.model.arguments import TensorInput
-        from pytest_regional.fuzz.model.program import Program, Step
-
-        def programs(seed):
-            while True:
-                yield Program((TensorInput((4,)),), (Step("neg", (0,), (), (1,)),), (1,), training=False)
-
-        @pytest.mark.regional_compile(expects_regions=False)
-        def test_any(regional_fuzz):
-            regional_fuzz.run("native", draw=programs, oracles=("compiles", "parity"))
-    """
-    result = downstream(source, "--regional-backend=aot_eager", "--regional-device=cpu", f"--regional-fuzz={budget}")
-
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines([line, "*= regional fuzzing =*"])
-
-
 def test_an_interrupt_ends_a_campaign_and_the_run_and_the_summary_is_written(downstream):
     source = """
         import os, signal

@@ -44,10 +44,8 @@ FAILING = {
     "pytest_regional.report.this_run.read": "reading the facts of test_it.py::test_passes",
     "pytest_regional.report.terminal.write": "writing the table",
     "pytest_regional.report.terminal.write_fuzzing": "writing the table of fuzzing",
-    "pytest_regional.report.progress.Heartbeat.phase": "writing that test_it.py::test_passes is in its setup",
-    "pytest_regional.report.progress.Heartbeat.end": "writing that test_it.py::test_passes is over",
-    "pytest_regional.report.progress.ProgressLines.__enter__": "writing lines about tests that take long",
-    "pytest_regional.report.progress.progress_line": "writing lines about tests that take long",
+    "pytest_regional.report.unfinished.Heartbeat.phase": "writing that test_it.py::test_passes is in its setup",
+    "pytest_regional.report.unfinished.Heartbeat.end": "writing that test_it.py::test_passes is over",
     "pytest_regional._written.report_of": "writing the report",
     "pytest_regional._written.write_report": "writing */report.json",
     "pytest_regional._written.add_rerun": "adding how to run test_it.py::test_fails again",
@@ -89,9 +87,7 @@ DIES = """
 CONFTEST = """
 import importlib, sys
 import pytest
-from pytest_regional.report import progress
 
-progress.EVERY = 0.05
 NAME = {name!r}
 
 def fails(*arguments, **keywords):
@@ -116,7 +112,6 @@ def pytest_configure(config):
     assert hasattr(where, parts[-1]), NAME
     patch.setattr(where, parts[-1], fails)
     config.add_cleanup(patch.undo)
-    config.add_cleanup(lambda: setattr(progress, "EVERY", 30.0))
 """
 
 

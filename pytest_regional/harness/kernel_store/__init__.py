@@ -24,7 +24,6 @@ from pathlib import Path
 
 from pytest_regional._torch import cpp
 from pytest_regional._torch.cpp import processor_checked_in
-from pytest_regional._waiting import waiting_for
 from pytest_regional.harness.kernel_store.commands import Command, run_whole
 from pytest_regional.harness.kernel_store.files import (
     HEADERS,
@@ -37,12 +36,6 @@ from pytest_regional.harness.kernel_store.files import (
     folder_for_compilers,
     nothing_read,
 )
-
-#: What is compiled once for all tests, by the name of its directory, and takes seconds.
-_ONCE = {
-    HEADERS: "precompiling PyTorch's C++ headers, once for these flags",
-    PROCESSOR: "checking what vector instructions the processor has, once",
-}
 
 # Named, not imported: most tests never load Triton.
 _TRITON_VARIABLE, _TRITON_MANAGER = "TRITON_CACHE_MANAGER", f"{__name__}.triton_binaries:StoredBinaries"
@@ -101,9 +94,7 @@ def _kept_in(files: KernelFiles) -> Iterator[KernelFiles]:
             # Another process may have made it meanwhile.
             if files.take(key, command.target):
                 return
-            once = _ONCE.get(command.target.parent.name)
-            with waiting_for(once) if once else contextlib.nullcontext():
-                run_whole(original, line, working_folder)
+            run_whole(original, line, working_folder)
             if command.target.suffix != PRECOMPILED:
                 files.put(key, command.target)
                 return
