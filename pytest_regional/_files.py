@@ -51,25 +51,6 @@ def write_whole(path: Path, data: bytes) -> None:
         raise
 
 
-def append_line(path: Path, line: bytes) -> None:
-    """Append ``line``, which holds no end of line, to ``path``; processes that do so at once wait for each other.
-
-    A line that an earlier process left unfinished stays one by itself.
-
-    Raises:
-        OSError: no space, no permission.
-    """
-    import fcntl
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(size - 1, 0))
-        unfinished = file.read(1) not in (b"", b"\n")
-        file.write(b"\n" * unfinished + line + b"\n")
-
-
 class TextFileError(RegionalError, ValueError):
     """A file that holds no text; the message names it, the line where there is one, and what is wrong."""
 

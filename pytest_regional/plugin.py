@@ -63,8 +63,6 @@ def _hooks_of_a_run(session: RegionalSession) -> Iterator[tuple[str, object]]:
 
     pytest calls those that are registered later first: a wrapper is around all that stand above it.
     """
-    from pytest_regional._collection import LastFailedHooks
-    from pytest_regional._durations import DurationHooks
     from pytest_regional._endings import EndingHooks
     from pytest_regional._goldens import GoldenHooks
     from pytest_regional._hooks import RunHooks
@@ -83,10 +81,6 @@ def _hooks_of_a_run(session: RegionalSession) -> Iterator[tuple[str, object]]:
     yield "regional-phases", PhaseHooks(session)
     # Ends of the run before its time: signals, os._exit, forks.
     yield "regional-endings", endings
-    # The choice of tests that failed last.
-    yield "regional-last-failed", LastFailedHooks(session)
-    # How long tests took; with pytest-xdist the long ones begin first.
-    yield "regional-durations", DurationHooks(session)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,10 +1,9 @@
-"""Malformed findings: what a seeded generator makes of valid ones, and code injected into every text they hold."""
+"""Findings with code injected into every text that they hold."""
 
 from __future__ import annotations
 
 import copy
 import json
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -119,51 +118,6 @@ PAYLOADS = (
     f"/tmp/{RAN}",
 )
 
-#: What stands where something else is due.
-VALUES: tuple[Any, ...] = (
-    None,
-    True,
-    False,
-    0,
-    -1,
-    1,
-    2,
-    3.5,
-    1e308,
-    -0.0,
-    10**6,
-    2**31,
-    2**63,
-    10**19,
-    "",
-    " ",
-    "a",
-    "0",
-    "float32",
-    "class",
-    "None",
-    "..",
-    "../../etc/passwd",
-    "/etc/passwd",
-    "C:\\windows",
-    "a\x00b",
-    "\ud800",
-    "\x1b[2J\x1b]0;title\x07",
-    "\u202e",
-    "a\nimport os\n",
-    "é" * 300,
-    "x" * 100_000,
-    [],
-    [[]],
-    [0] * 3000,
-    [None],
-    ["a"],
-    {},
-    {"": None},
-    {"version": 1},
-    {"__class__": "os.system"},
-)
-
 
 def places(data: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Yield the path of every value in ``data`` but the document itself."""
@@ -214,88 +168,3 @@ def injections(documents: list[Any]) -> Iterator[tuple[str, Any]]:
                 if isinstance(place[-1], str) and number % 2 == 0:
                     yield f"{general} called {payload!r}", renamed(document, place, payload)
                     yield f"beside {general}: {payload!r}", put(document, (*place[:-1], payload), 1)
-
-
-def mutants(documents: list[Any], seed: int, count: int) -> Iterator[bytes]:
-    """Yield ``count`` files that were valid findings before one to three things happened to them."""
-    draw = random.Random(seed)
-    for _ in range(count):
-        document = copy.deepcopy(draw.choice(documents))
-        for _ in range(draw.choice((0, 1, 1, 1, 2, 3))):
-            place = draw.choice(list(places(document)))
-            document = draw.choice(_OF_DATA)(draw, document, place)
-        text = json.dumps(document)
-        yield draw.choice(_OF_BYTES)(draw, text.encode()) if draw.random() < 0.3 else text.encode()
-
-
-def _replaced(draw: random.Random, data: Any, place: tuple[Any, ...]) -> Any:
-    return put(data, place, draw.choice(VALUES))
-
-
-def _moved(draw: random.Random, data: Any, place: tuple[Any, ...]) -> Any:
-    return put(data, place, copy.deepcopy(at(data, draw.choice(list(places(data))))))
-
-
-def _near(draw: random.Random, data: Any, place: tuple[Any, ...]) -> Any:
-    value = at(data, place)
-    if isinstance(value, bool):
-        return put(data, place, int(value))
-    if isinstance(value, (int, float)):
-        return put(data, place, draw.choice((value + 1, -value, value * 1000, float(value), str(value), 2**40)))
-    if isinstance(value, str):
-        return put(data, place, draw.choice((value[:-1], value * 2, value.upper(), [value], value + "\n")))
-    return _removed(draw, data, place)
-
-
-def _removed(draw: random.Random, data: Any, place: tuple[Any, ...]) -> Any:
-    made = copy.deepcopy(data)
-    del at(made, place[:-1])[place[-1]]
-    return made if len(made) else data
-
-
-def _repeated(draw: random.Random, data: Any, place: tuple[Any, ...]) -> Any:
-    value = at(data, place)
-    return put(data, place, value * draw.choice((2, 50)) if isinstance(value, list) else [value])
-
-
-def _added(draw: random.Random, data: Any, place: tuple[Any, ...]) -> Any:
-    if isinstance(at(data, place[:-1]), dict):
-        return put(data, (*place[:-1], draw.choice(("event", "sequence", "x", "__init__"))), 1)
-    return _repeated(draw, data, place[:-1] or place)
-
-
-_OF_DATA = (_replaced, _replaced, _replaced, _moved, _near, _near, _removed, _repeated, _added)
-
-
-def _cut(draw: random.Random, data: bytes) -> bytes:
-    return data[: draw.randrange(len(data))]
-
-
-def _flipped(draw: random.Random, data: bytes) -> bytes:
-    place = draw.randrange(len(data))
-    return data[:place] + bytes([draw.randrange(256)]) + data[place + 1 :]
-
-
-def _number(draw: random.Random, data: bytes) -> bytes:
-    text = draw.choice((b"NaN", b"-Infinity", b"1e999", b"9" * 5000, b"-0", b"1" * 25))
-    return data.replace(draw.choice((b": 0", b": 1", b"[0", b"true", b"null")), b": " + text, 1)
-
-
-def _nested(draw: random.Random, data: bytes) -> bytes:
-    depth = draw.choice((50, 100_000))
-    opening, closing = draw.choice(((b"[", b"]"), (b'{"a":', b"}")))
-    return data.replace(b"null", opening * depth + b"1" + closing * depth, 1)
-
-
-def _twice(draw: random.Random, data: bytes) -> bytes:
-    name = draw.choice((b'"version": 1', b'"oracle": "x"', b'"backend": "torch"'))
-    return data[:1] + name + b", " + data[1:]
-
-
-def _not_text(draw: random.Random, data: bytes) -> bytes:
-    return draw.choice(
-        (b"\xff\xfe" + data, b"\xef\xbb\xbf" + data, data.replace(b"a", b"\xe9", 1), data + b"\x00", b"")
-    )
-
-
-_OF_BYTES = (_cut, _flipped, _number, _nested, _twice, _not_text)

@@ -51,21 +51,9 @@ def open_store(folder):
     assert as_attacker(copy, forged(), folder / KEY[:2] / KEY[2:])
 
 
-def open_two_letter_folder(folder):
-    (folder / KEY[:2]).mkdir(exist_ok=True)
-    folder.chmod(0o755)
-    (folder / KEY[:2]).chmod(0o777)
-    assert as_attacker(replace, folder / KEY[:2] / KEY[2:])
-
-
 def opened_before(folder):
     open_store(folder)
     folder.chmod(0o700)
-
-
-def two_letter_folder_opened_before(folder):
-    open_two_letter_folder(folder)
-    (folder / KEY[:2]).chmod(0o700)
 
 
 def open_file(folder):
@@ -84,11 +72,6 @@ def link_for_a_folder(folder):
     folder.chmod(0o700)
 
 
-def exchanged_in_an_open_folder(folder):
-    folder.parent.chmod(0o777)
-    assert as_attacker(exchange, folder)
-
-
 def exchanged_by_the_owner_above(folder):
     os.chown(folder.parent, ATTACKER, ATTACKER)
     assert as_attacker(exchange, folder)
@@ -102,11 +85,6 @@ def exchanged_by_root_of_its_own(folder):
     os.chown(folder.parent, ATTACKER, ATTACKER)
     assert as_attacker(folder.rename, folder.with_name("aside"))
     assert as_attacker(elsewhere.rename, folder)
-
-
-def replace(path):
-    path.unlink(missing_ok=True)
-    copy(forged(), path)
 
 
 def exchange(folder):
@@ -128,12 +106,9 @@ def forged():
 
 STORES = (
     open_store,
-    open_two_letter_folder,
     opened_before,
-    two_letter_folder_opened_before,
     open_file,
     link_for_a_folder,
-    exchanged_in_an_open_folder,
     exchanged_by_the_owner_above,
     exchanged_by_root_of_its_own,
 )

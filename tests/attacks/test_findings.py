@@ -9,7 +9,6 @@ import json
 import os
 import resource
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,13 @@ from pytest_regional.fuzz.budget import crash_markers
 from pytest_regional.fuzz.draw.graphs import random_programs
 from pytest_regional.fuzz.findings import files
 from pytest_regional.fuzz.findings.files import PARAMETERS
-from pytest_regional.fuzz.findings.folder import FindingError, FindingsFolder, from_data, to_data
+from pytest_regional.fuzz.findings.folder import FindingError, FindingsFolder, to_data
 from pytest_regional.fuzz.model import source
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Region, Step
 from pytest_regional.fuzz.operators.table import operators
 from pytest_regional.report.terminal import _shown
-from tests.attacks.malformed import DOCUMENTS, PAYLOADS, RAN, ROOT, injections, mutants
+from tests.attacks.malformed import DOCUMENTS, PAYLOADS, RAN, ROOT, injections
 from tests.warm_process import run_script
 
 
@@ -124,14 +123,6 @@ def test_what_the_generator_draws_can_be_read():
 # Attacks
 
 
-def test_malformed_findings_are_read_or_refused(tmp_path, ran):
-    found = Counter(outcome(tmp_path, data) for data in mutants(DOCUMENTS, seed=28, count=1500))
-
-    assert found.keys() <= {"read", "refused"}, found
-    assert found["refused"] > 1000
-    assert ran == []
-
-
 def test_no_text_of_a_finding_runs(tmp_path, ran):
     """Code in each value and as each name of a field, wherever one stands in the documents."""
     tried = wrong = 0
@@ -203,17 +194,11 @@ def test_nothing_is_started_or_imported(tmp_path):
 
 BOMBS: dict[str, dict[str, Any]] = {
     "a shape of a trillion": {"arguments": [{"shape": [10**6, 10**6]}]},
-    "many inputs": {"arguments": [{"shape": [2**20]}] * 30},
-    "a number of 5,000 digits": {"arguments": [{"shape": [2]}], "outputs": [10**19]},
     "an exponential chain": {
         "arguments": [{"shape": [64]}],
         "steps": [
             {"operator": "cat", "operands": [n, n], "parameters": {"dim": 0}, "results": [n + 1]} for n in range(40)
         ],
-    },
-    "a square": {
-        "arguments": [{"shape": [2**20]}, {"shape": [2**20, 1]}],
-        "steps": [{"operator": "add", "operands": [0, 1], "results": [2]}],
     },
     "loops": {
         "arguments": [{"shape": [2]}],
@@ -280,11 +265,8 @@ def test_other_files_are_reported_and_skipped(kind, good, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("command", ["findings", "replay"])
-@pytest.mark.parametrize("name", ["x" * 5000, "nowhere", "loop"])
-def test_a_path_that_leads_nowhere_is_a_usage_error(command, name, tmp_path, capsys):
-    (tmp_path / "loop").symlink_to("loop")
-
-    assert main([command, str(tmp_path / name)]) == 2
+def test_a_path_that_leads_nowhere_is_a_usage_error(command, tmp_path, capsys):
+    assert main([command, str(tmp_path / "nowhere")]) == 2
     assert "give a directory of findings" in capsys.readouterr().err
 
 
@@ -302,20 +284,10 @@ def test_a_note_of_an_unknown_process_is_reported(number, tmp_path):
     assert all("is no JSON" in one and "\x1b" not in one for one in told)
 
 
-def test_a_name_of_a_file_moves_no_cursor(tmp_path, capsys):
-    (tmp_path / "a\x1b[2J\n\r.json").write_text("{")
-
-    assert main(["findings", str(tmp_path)]) == 2
-    assert main(["replay", str(tmp_path)]) == 2
-    said = capsys.readouterr()
-    assert not {"\x1b", "\r"} & set(said.out + said.err)
-
-
 def test_a_finding_moves_no_cursor(tmp_path, capsys):
     odd = {"detail": "\x1b[2J\r", "origin": "\x1b]0;title\x07\ud800 at torch", "region": "\x9b2J"}
     (tmp_path / "odd.json").write_text(json.dumps({**DOCUMENTS[0], **odd}))
 
-    assert main(["findings", str(tmp_path)]) == 0
     assert main(["findings", str(tmp_path / "odd.json")]) == 0
     assert not {"\x1b", "\x07", "\x9b", "\r", "\ud800"} & set(capsys.readouterr().out)
 
@@ -358,17 +330,3 @@ def test_a_module_that_a_finding_names_is_not_imported(command, planted, capsys)
 def test_a_module_that_the_user_names_is_imported(planted, capsys):
     assert main(["replay", "--backend=planted_backend:backend", str(planted.parent)]) in (0, 1), capsys.readouterr().out
     assert planted.exists()
-
-
-def test_a_link_next_to_a_finding_is_not_written_through(tmp_path):
-    victim = tmp_path / "victim"
-    victim.write_text("mine")
-    folder = FindingsFolder(tmp_path / "findings")
-    finding = from_data(DOCUMENTS[-1])
-    folder.path.mkdir()
-    for suffix in ("py", "json"):
-        (folder.path / f".{finding.name}.{suffix}.{os.getpid()}").symlink_to(victim)
-    folder.save(finding)
-
-    assert victim.read_text() == "mine"
-    assert list(folder) == [finding]

@@ -7,7 +7,6 @@ import hashlib
 import os
 import shutil
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -67,9 +66,9 @@ def exchange(files):
     aside.rename(other)
 
 
-def link(files, make=os.symlink, to=None):
+def link(files, to=None):
     entry(files).unlink()
-    make(to or entry(files, OTHER), entry(files))
+    entry(files).symlink_to(to or entry(files, OTHER))
 
 
 def plant(files, mode=0o600, owner=None, folder_mode=0o700, folder_owner=None):
@@ -110,31 +109,9 @@ def pipe(files):
     os.mkfifo(entry(files))
 
 
-def pipe_for_folder(files):
-    shutil.rmtree(entry(files).parent)
-    os.mkfifo(entry(files).parent)
-
-
-def listening(files):
-    entry(files).unlink()
-    with socket.socket(socket.AF_UNIX) as server:
-        here = os.getcwd()
-        os.chdir(entry(files).parent)  # names of sockets are short
-        try:
-            server.bind(entry(files).name)
-        finally:
-            os.chdir(here)
-
-
-def folder_for_entry(files):
-    entry(files).unlink()
-    entry(files).mkdir()
-
-
 READS = {
     "two entries exchanged": exchange,
     "a link to another entry": link,
-    "a hard link to another entry": lambda files: link(files, os.link),
     "a link to a forged entry": lambda files: link(files, to=forged(files)),
     "a forged entry that everybody can write to": lambda files: plant(files, mode=0o666),
     "a forged entry of another user": lambda files: plant(files, owner=54321),
@@ -145,9 +122,6 @@ READS = {
     "another store in its place": exchange_above,
     "another folder above the store": lambda files: exchange_above(files, "above"),
     "an entry that is a pipe": pipe,
-    "a folder that is a pipe": pipe_for_folder,
-    "an entry that is a socket": listening,
-    "an entry that is a folder": folder_for_entry,
 }
 
 
@@ -179,12 +153,6 @@ def named_folder(files, folder, name):
     return path
 
 
-def behind_a_link(files):
-    path = outside(files, KEY[2:])
-    (files.folder / "aa").symlink_to(path.parent)
-    return path
-
-
 def named_by_a_link(files):
     path = outside(files, "document")
     (files.folder / "aa").mkdir()
@@ -194,10 +162,7 @@ def named_by_a_link(files):
 
 KEPT = {
     "another name in a folder of entries": lambda files: named_folder(files, KEY[:2], "document"),
-    "a file beside a digest": lambda files: named_folder(files, KEY[:2], f"{KEY[2:]}.txt"),
-    "a hidden file": lambda files: named_folder(files, KEY[:2], ".tmp-letter.txt"),
     "a folder of two other letters": lambda files: named_folder(files, "my", KEY[2:]),
-    "a file behind a link for a folder": behind_a_link,
     "what a link names": named_by_a_link,
     "a file beside the folders": lambda files: named_folder(files, "", "document"),
 }

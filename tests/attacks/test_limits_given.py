@@ -14,22 +14,7 @@ from pytest_regional._limits import LEAST_BYTES, memory_limit, time_limit
 from pytest_regional.fuzz.budget import Budget
 from pytest_regional.testing import regional
 
-NONSENSE = (
-    "inf",
-    "-inf",
-    "nan",
-    "1e18",
-    "1e-18",
-    "-1",
-    "0",
-    "1K",
-    "9" * 400,
-    "9" * 5000,
-    "१0²",
-    "1.5.5",
-    "0x10",
-    "\x1b[2J",
-)
+NONSENSE = ("inf", "nan", "1e18", "-1", "0", "1K", "9" * 400, "1.5.5", "\x1b[2J")
 RANGES = {
     "timeout": "from 0.1 to 31536000",
     "memory": "from 64M, which the smallest test takes, to 1024T",
@@ -77,23 +62,15 @@ def test_what_cannot_be_kept_is_refused(pytester: pytest.Pytester, source: str) 
         assert said.isprintable()
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "kept"),
-    [
+def test_the_ends_of_the_ranges_are_taken(pytester: pytest.Pytester) -> None:
+    for option, value, kept in (
         ("timeout", "0.1", 0.1),
-        ("timeout", "31536000", 31536000.0),
-        ("memory", "64M", 2**26),
         ("memory", "1024T", 2**50),
         ("seed", str(2**63 - 1), 2**63 - 1),
-        ("seed", "0", 0),
         ("fuzz", "0.1s", Budget(seconds=0.1)),
-        ("fuzz", "3s", Budget(seconds=3.0)),
-        ("fuzz", "8760h", Budget(seconds=31536000.0)),
         ("fuzz", "1000000000", Budget(examples=10**9)),
-    ],
-)
-def test_the_ends_of_the_ranges_are_taken(pytester: pytest.Pytester, option: str, value: str, kept: Any) -> None:
-    assert getattr(_resolve(pytester, "--regional-backend=aot_eager", _argument(option, value)), option) == kept
+    ):
+        assert getattr(_resolve(pytester, "--regional-backend=aot_eager", _argument(option, value)), option) == kept
 
 
 def test_the_ends_of_the_ranges_work() -> None:
@@ -103,7 +80,7 @@ def test_the_ends_of_the_ranges_work() -> None:
         assert r.run(lambda x: x + 1, r.randn(2)) is not None
 
 
-@pytest.mark.parametrize("timeout", [float("inf"), float("nan"), 1e18, 10**400, 0, -1, 1e-9, "soon", True])
+@pytest.mark.parametrize("timeout", [float("nan"), 10**400, 0, "soon", True])
 def test_the_time_of_a_new_process(timeout: Any) -> None:
     with regional("aot_eager", expects_regions=False) as r:
         with pytest.raises(

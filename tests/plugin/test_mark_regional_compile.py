@@ -8,47 +8,43 @@ import torch
 TORCH = "--regional-backend=torch"
 
 
-@pytest.mark.parametrize(
-    ("mark", "message"),
-    [
-        ("fullgrap=True", "*unknown keyword 'fullgrap'. Did you mean 'fullgraph'*"),
-        ("'torch'", "*regional_compile takes keywords only, got ('torch',)*"),
-        ("fullgraph=1", "*fullgraph must be True or False, not 1*"),
-        ("dynamic='yes'", "*dynamic must be True or False*"),
-        ("requires=3", "*requires must be a name or a tuple of names*"),
-        ("inductor_configs=[1]", "*inductor_configs must be a dict*"),
-        ("pre_grad_pass_timing='erly'", "*unknown pre_grad_pass_timing 'erly'. Did you mean 'early'*"),
-        (
-            "inductor_configs={'max_autotun': True}",
-            "*unknown Inductor setting 'max_autotun'. Did you mean 'max_autotune'*",
-        ),
-        ("inductor_configs={'max_autotune': 'yes'}", "*max_autotune is True or False, not 'yes'*"),
-        ("backend='tourch'", "*unknown backend 'tourch'. Did you mean 'torch'*"),
-        ("backend='torch,inductor'", "*backend must be a name or a tuple of names, not 'torch,inductor'*"),
-        ("backend=()", "*backend is empty: name at least one*"),
-        ("backend='no.such.module:backend'", "*test_it: backend 'no.such.module:backend' could not be loaded*"),
-        ("device='cdua'", "*test_it: regional_compile: unknown device 'cdua'. Did you mean 'cuda'*Known: auto, cpu*"),
-        ("device='gpu'", "*unknown device 'gpu'. Did you mean 'cuda'*"),
-        ("device='h100'", "*unknown device 'h100'. Did you mean 'cuda-emulated:h100'*"),
-        ("device='mps'", "*unknown device 'mps'. Known: auto, cpu*"),
-        ("device=('cpu', 'cpu')", "*device lists cpu twice*"),
-        ("device=3", "*device must be a name or a tuple of names*"),
-        ("requires='region'", "*unknown capability 'region'. Did you mean 'regions'*"),
-        ("device_requires='memory'", "*test_it: regional_compile: device requirement 'memory'*"),
-        ("pre_grad_pass_timing=['late']", "*unknown pre_grad_pass_timing ?'late'?*Known: default, early, late*"),
-    ],
+WRONG = (
+    ("fullgrap=True", "*unknown keyword 'fullgrap'. Did you mean 'fullgraph'*"),
+    ("'torch'", "*regional_compile takes keywords only, got ('torch',)*"),
+    ("fullgraph=1", "*fullgraph must be True or False, not 1*"),
+    ("dynamic='yes'", "*dynamic must be True or False*"),
+    ("requires=3", "*requires must be a name or a tuple of names*"),
+    ("inductor_configs=[1]", "*inductor_configs must be a dict*"),
+    ("pre_grad_pass_timing='erly'", "*unknown pre_grad_pass_timing 'erly'. Did you mean 'early'*"),
+    (
+        "inductor_configs={'max_autotun': True}",
+        "*unknown Inductor setting 'max_autotun'. Did you mean 'max_autotune'*",
+    ),
+    ("inductor_configs={'max_autotune': 'yes'}", "*max_autotune is True or False, not 'yes'*"),
+    ("backend='tourch'", "*unknown backend 'tourch'. Did you mean 'torch'*"),
+    ("backend='torch,inductor'", "*backend must be a name or a tuple of names, not 'torch,inductor'*"),
+    ("backend=()", "*backend is empty: name at least one*"),
+    ("backend='no.such.module:backend'", "*backend 'no.such.module:backend' could not be loaded*"),
+    ("device='cdua'", "*unknown device 'cdua'. Did you mean 'cuda'*Known: auto, cpu*"),
+    ("device='gpu'", "*unknown device 'gpu'. Did you mean 'cuda'*"),
+    ("device='h100'", "*unknown device 'h100'. Did you mean 'cuda-emulated:h100'*"),
+    ("device='mps'", "*unknown device 'mps'. Known: auto, cpu*"),
+    ("device=('cpu', 'cpu')", "*device lists cpu twice*"),
+    ("device=3", "*device must be a name or a tuple of names*"),
+    ("requires='region'", "*unknown capability 'region'. Did you mean 'regions'*"),
+    ("device_requires='memory'", "*device requirement 'memory'*"),
+    ("pre_grad_pass_timing=['late']", "*unknown pre_grad_pass_timing ?'late'?*Known: default, early, late*"),
 )
-def test_a_wrong_mark_is_a_usage_error_that_names_the_test(downstream, mark, message):
-    result = downstream(
-        f"""
-        @pytest.mark.regional_compile({mark})
-        def test_it(regional):
-            pass
-        """,
-        TORCH,
-    )
+
+
+def test_a_wrong_mark_is_a_usage_error_that_names_the_test(downstream):
+    tests = [
+        f"@pytest.mark.regional_compile({mark})\ndef test_{n}(regional): pass\n" for n, (mark, _) in enumerate(WRONG)
+    ]
+    result = downstream("".join(tests), TORCH)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([message])
+    for number, (_, message) in enumerate(WRONG):
+        result.stderr.fnmatch_lines([f"*test_{number}: {message}"])
     result.stderr.no_fnmatch_line("*Traceback*")
 
 

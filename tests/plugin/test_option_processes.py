@@ -49,10 +49,6 @@ KILLS = """
     @pytest.mark.regional_compile
     def test_next(regional):
         regional.in_new_process(compile_it)
-
-    def kill_the_server(folder):
-        os.kill(os.getppid(), signal.SIGKILL)
-        time.sleep(600)
 """
 
 
@@ -95,10 +91,6 @@ def test_interpreters_are_the_default(downstream):
     result.stdout.no_fnmatch_line("new processes:*")
 
 
-def test_the_default_has_a_name(downstream):
-    assert downstream("", "--regional-processes=spawn").ret == pytest.ExitCode.NO_TESTS_COLLECTED
-
-
 def test_a_server_that_a_test_kills(downstream):
     result = downstream(
         TEST + KILLS,
@@ -115,25 +107,6 @@ def test_a_server_that_a_test_kills(downstream):
             "*2  the server of new processes has ended*",
         ]
     )
-
-
-def test_a_server_that_a_process_kills(downstream):
-    result = downstream(
-        TEST
-        + KILLS
-        + """
-    @pytest.mark.regional_compile
-    def test_killed(regional):
-        regional.in_new_process(kill_the_server, "")
-    """,
-        "--regional-backend=torch",
-        "--regional-processes=forkserver",
-        "-k",
-        "killed",
-        subprocess=True,
-    )
-    result.assert_outcomes(failed=1, deselected=3)
-    result.stdout.fnmatch_lines(["E*NewProcessError: the server of new processes ended before the process that it*"])
 
 
 def test_a_limit_counts_no_start_of_a_server(downstream):
@@ -169,14 +142,12 @@ def test_workers_have_servers_of_their_own(downstream):
     result.stdout.fnmatch_lines(["new processes: 4 forked from a server"])
 
 
-VALUES = ["fork", "forkserver:0", f"forkserver:{MOST_SERVERS + 1}", "forkserver:x", "forkserver:"]
-
-
-@pytest.mark.parametrize("value", VALUES)
-def test_another_value_is_a_usage_error(downstream, value):
-    result = downstream("", f"--regional-processes={value}")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"ERROR: --regional-processes={value}: expected spawn, forkserver, or forkserver:N*"])
+def test_another_value_is_a_usage_error(downstream):
+    for value in ("fork", f"forkserver:{MOST_SERVERS + 1}"):
+        result = downstream("", f"--regional-processes={value}")
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        said = f"ERROR: --regional-processes={value}: expected spawn, forkserver, or forkserver:N*"
+        result.stderr.fnmatch_lines([said])
 
 
 def test_a_system_that_cannot_fork(downstream, monkeypatch):

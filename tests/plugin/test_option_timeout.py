@@ -120,10 +120,3 @@ def test_a_property_test_ends_too_and_says_what_had_failed(downstream):
     result.stdout.fnmatch_lines(
         ["*still running after --regional-timeout=2 seconds*", "*an example had failed, the last with: *too large*"]
     )
-
-
-@pytest.mark.parametrize("value", ["0", "-1", "soon"])
-def test_a_wrong_value_is_a_usage_error(downstream, value):
-    result = downstream(HANG, "--regional-backend=aot_eager", f"--regional-timeout={value}")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*expected a number of seconds from 0.1 to 31536000 (a year)*"])

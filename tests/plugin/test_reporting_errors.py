@@ -8,7 +8,6 @@ import inspect
 import pytest
 
 from pytest_regional import _session, plugin
-from pytest_regional._collection import LastFailedHooks
 from pytest_regional._endings import EndingHooks
 from pytest_regional._hooks import RunHooks
 from pytest_regional._phases import PhaseHooks
@@ -34,33 +33,45 @@ MAY_RAISE = {
     "EndingHooks.pytest_runtestloop": "it assigns one flag",
 }
 
-#: Functions that hooks call to report: where each fails, and what the run then says.
-FAILING = {
-    "pytest_regional.report.facts.of": "collecting the facts of test_it.py::test_passes",
-    "pytest_regional.report.facts.plain": "collecting the facts of test_it.py::test_passes",
-    "pytest_regional.report.details.details_of": "collecting the facts of test_it.py::test_passes",
-    "pytest_regional.report.details.properties_of_test": "collecting the facts of test_it.py::test_passes",
-    "pytest_regional.report.details.add_to_run": "adding totals to the JUnit file",
-    "pytest_regional.report.this_run.read": "reading the facts of test_it.py::test_passes",
-    "pytest_regional.report.terminal.write": "writing the table",
-    "pytest_regional.report.terminal.write_fuzzing": "writing the table of fuzzing",
-    "pytest_regional.report.unfinished.Heartbeat.phase": "writing that test_it.py::test_passes is in its setup",
-    "pytest_regional.report.unfinished.Heartbeat.end": "writing that test_it.py::test_passes is over",
-    "pytest_regional._written.report_of": "writing the report",
-    "pytest_regional._written.write_report": "writing */report.json",
-    "pytest_regional._written.add_rerun": "adding how to run test_it.py::test_fails again",
-    "pytest_regional._written.Evidence.write": "writing */kept",
-    "pytest_regional._hooks.Evidence.keep": "collecting the facts of test_it.py::test_passes",
-    "pytest_regional.report.github.append_summary": "writing the summary of the job",
-    "pytest_regional.report.github.annotations_of": "writing annotations",
-    "pytest_regional._collection.shards": "counting the parts of fuzz tests that failed last",
-    "pytest_regional._hooks.KernelFiles.prune": "bringing the store of compiled kernels back to its size",
-    "pytest_regional._session.RegionalSession._header": "writing pytest's header",
-    "pytest_regional._xdist.allow_one_more": "counting the worker that died in test_it.py::test_dies",
-    "pytest_regional._xdist.free_place": "giving worker gw0 its own GPU",
-}
-ON_THE_CONTROLLER = ("allow_one_more", "free_place")
-CROSSING = (".facts.of", ".read", ".phase", "add_to_run", *ON_THE_CONTROLLER)
+#: Functions that hooks call to report, those of one run together, and what it says that it was doing. What fails
+#: hides what comes after it in the same step, so there are several runs.
+FAILING = (
+    {
+        "pytest_regional.report.details.details_of": "collecting the facts of test_it.py::test_passes",
+        "pytest_regional.report.details.add_to_run": "adding totals to the JUnit file",
+        "pytest_regional.report.terminal.write": "writing the table",
+        "pytest_regional.report.terminal.write_fuzzing": "writing the table of fuzzing",
+        "pytest_regional.report.unfinished.Heartbeat.phase": "writing that test_it.py::test_passes is in its setup",
+        "pytest_regional.report.unfinished.Heartbeat.end": "writing that test_it.py::test_passes is over",
+        "pytest_regional._written.write_report": "writing */report.json",
+        "pytest_regional._written.add_rerun": "adding how to run test_it.py::test_fails again",
+        "pytest_regional._written.Evidence.write": "writing */kept",
+        "pytest_regional.report.github.append_summary": "writing the summary of the job",
+        "pytest_regional.report.github.annotations_of": "writing annotations",
+        "pytest_regional._hooks.KernelFiles.prune": "bringing the store of compiled kernels back to its size",
+        "pytest_regional._session.RegionalSession._header": "writing pytest's header",
+    },
+    {
+        "pytest_regional.report.this_run.read": "reading the facts of test_it.py::test_passes",
+        "pytest_regional.report.details.properties_of_test": "collecting the facts of test_it.py::test_passes",
+        "pytest_regional._written.report_of": "writing the report",
+    },
+    {"pytest_regional.report.facts.of": "collecting the facts of test_it.py::test_passes"},
+    {"pytest_regional.report.facts.plain": "collecting the facts of test_it.py::test_passes"},
+    {"pytest_regional._hooks.Evidence.keep": "collecting the facts of test_it.py::test_passes"},
+)
+#: The same with workers: what fails in them, and in the process that starts them.
+CROSSING = (
+    {
+        "pytest_regional.report.details.details_of": "collecting the facts of test_it.py::test_passes",
+        "pytest_regional.report.details.add_to_run": "adding totals to the JUnit file",
+        "pytest_regional.report.this_run.read": "reading the facts of test_it.py::test_passes",
+    },
+    {
+        "pytest_regional._xdist.allow_one_more": "counting the worker that died in test_it.py::test_dies",
+        "pytest_regional._xdist.free_place": "giving worker gw0 its own GPU",
+    },
+)
 
 SOURCE = """
     import os, time
@@ -88,7 +99,7 @@ CONFTEST = """
 import importlib, sys
 import pytest
 
-NAME = {name!r}
+NAMES = {names!r}
 
 def fails(*arguments, **keywords):
     raise RuntimeError("planted in reporting")
@@ -107,57 +118,56 @@ def holder(parts):
 def pytest_configure(config):
     config.add_cleanup(pytest.MonkeyPatch().undo)
     patch = pytest.MonkeyPatch()
-    parts = NAME.split(".")
-    where = holder(parts)
-    assert hasattr(where, parts[-1]), NAME
-    patch.setattr(where, parts[-1], fails)
+    for name in NAMES:
+        parts = name.split(".")
+        where = holder(parts)
+        assert hasattr(where, parts[-1]), name
+        patch.setattr(where, parts[-1], fails)
     config.add_cleanup(patch.undo)
 """
 
 
-def run_with(downstream, pytester, name, *options):
-    pytester.makeconftest(CONFTEST.format(name=name))
-    dies = DIES if "allow_one_more" in name else ""
-    return downstream(
-        SOURCE + dies,
+def run_with(downstream, pytester, failing, *options):
+    pytester.makeconftest(CONFTEST.format(names=list(failing)))
+    deaths = any("allow_one_more" in name for name in failing)
+    result = downstream(
+        SOURCE + (DIES if deaths else ""),
         "--regional-backend=aot_eager",
         "--regional-device=cpu",
         "--regional-report=report.json,kept/,github",
         "--junit-xml=junit.xml",
+        "-v",
         *options,
         subprocess="-n2" in options,
     )
-
-
-@pytest.mark.parametrize("name", [name for name in FAILING if not name.endswith(ON_THE_CONTROLLER)])
-def test_the_run_goes_on_shows_it_and_fails(downstream, pytester, name):
-    result = run_with(downstream, pytester, name, "-v")
-    result.assert_outcomes(passed=2, failed=1)
+    result.assert_outcomes(passed=2, failed=1 + deaths)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    shown = ["*= regional reporting errors =*", f"while {FAILING[name]}*:", "*RuntimeError: planted in reporting"]
-    result.stdout.fnmatch_lines([line for line in shown if line])
-    result.stdout.no_fnmatch_line("*INTERNALERROR*")
-
-
-def test_a_run_without_failing_tests_fails(downstream, pytester):
-    pytester.makeconftest(CONFTEST.format(name="pytest_regional.report.terminal.write"))
-    test = "def test_it(): pass"
-    assert downstream(test, "--regional-backend=aot_eager").ret == pytest.ExitCode.TESTS_FAILED
-
-
-@pytest.mark.parametrize("name", [name for name in FAILING if name.endswith(CROSSING)])
-def test_with_workers_too(downstream, pytester, name):
-    result = run_with(downstream, pytester, name, "-n2", "-v")
-    deaths = "allow_one_more" in name
-    result.assert_outcomes(passed=2, failed=2 if deaths else 1)
     result.stdout.fnmatch_lines(["*= regional reporting errors =*", "*RuntimeError: planted in reporting"])
+    for doing in failing.values():
+        result.stdout.fnmatch_lines([f"while {doing}*:"])
     result.stdout.no_fnmatch_line("*INTERNALERROR*")
     result.stdout.no_fnmatch_line("*no active workers*")
 
 
+@pytest.mark.parametrize("failing", FAILING)
+def test_the_run_goes_on_shows_it_and_fails(downstream, pytester, failing):
+    run_with(downstream, pytester, failing)
+
+
+def test_a_run_without_failing_tests_fails(downstream, pytester):
+    pytester.makeconftest(CONFTEST.format(names=["pytest_regional.report.terminal.write"]))
+    test = "def test_it(): pass"
+    assert downstream(test, "--regional-backend=aot_eager").ret == pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.mark.parametrize("failing", CROSSING)
+def test_with_workers_too(downstream, pytester, failing):
+    run_with(downstream, pytester, failing, "-n2")
+
+
 def test_each_hook_is_guarded_or_says_why_not():
     """A hook that is added reports through the guard, or stands above with the reason."""
-    holders = (RunHooks, WorkerHooks, PhaseHooks, EndingHooks, LastFailedHooks, plugin)
+    holders = (RunHooks, WorkerHooks, PhaseHooks, EndingHooks, plugin)
     hooks = {
         (holder.__name__, name): hook
         for holder in holders

@@ -175,19 +175,3 @@ def test_a_worker_that_replaces_a_dead_one_has_its_gpu(downstream, pytester, mon
     )
     seen = {path.stem: path.read_text() for path in pytester.path.glob("*.gpu")}
     assert seen == {"gw0": "5", "gw1": "3", "gw2": "3"}
-
-
-def test_a_wrong_mark_is_readable(downstream):
-    result = downstream(
-        """
-        @pytest.mark.regional_compile(fullgrap=True)
-        def test_it(regional):
-            pass
-        """,
-        "--regional-backend=torch",
-        "-n1",
-        subprocess=True,
-    )
-    assert result.ret != 0
-    text = result.stdout.str() + result.stderr.str()
-    assert "unknown keyword 'fullgrap'" in text
