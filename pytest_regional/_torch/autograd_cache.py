@@ -231,11 +231,10 @@ def answering(gm: Any, lookup: Callable[[GraphLookup], Answer], save: Callable[[
     def try_load(
         original: Callable[..., Any], mod: Any, args: list[Any], aot_config: Any, *rest: Any, **named: Any
     ) -> Any:
-        graph = graph_looked_up(mod)
-        if graph is not gm:
+        question = looked_up(mod, args, aot_config, *rest, **named)
+        if question.graph is not gm:
             return original(mod, args, aot_config, *rest, **named)
         with logged("regional.cache"):
-            question = GraphLookup(graph, args, aot_config, key_arguments(rest, named))
             answer = lookup(question)
             if answer.key is not None:
                 keys.add(answer.key)
@@ -252,9 +251,10 @@ def answering(gm: Any, lookup: Callable[[GraphLookup], Answer], save: Callable[[
         yield
 
 
-def graph_looked_up(mod: Any) -> Any:
-    """Return the graph of a lookup, which may be in a ``GmWrapper`` (``torch._dynamo.utils``, 2.11 to 2.15)."""
-    return mod.gm if isinstance(mod, symbol("torch._dynamo.utils", "GmWrapper")) else mod
+def looked_up(mod: Any, args: list[Any], aot_config: Any, *rest: Any, **named: Any) -> GraphLookup:
+    """Return what ``AOTAutogradCache.try_load`` is asked; the graph may be in a ``GmWrapper`` (2.11 to 2.15)."""
+    graph = mod.gm if isinstance(mod, symbol("torch._dynamo.utils", "GmWrapper")) else mod
+    return GraphLookup(graph, args, aot_config, _key_arguments(rest, named))
 
 
 def cache_class() -> Any:
@@ -292,13 +292,13 @@ def count_outcome(outcome: str, reason: str = "") -> None:
     """Count an outer lookup or save in PyTorch's own counters, so that existing tools see it.
 
     ``torch._dynamo.utils.counters["aot_autograd"]["autograd_cache_" + outcome]`` with ``hit``, ``miss``, ``bypass`` or
-    ``saved`` (2.11 to 2.15). The reason of a bypass is counted in ``counters["regional_cache_bypass"]``, like graph
+    ``saved`` (2.11 to 2.15). The reason is counted in ``counters["regional_cache_bypass"]``, or ``_miss``, like graph
     breaks.
     """
     counts = counters()
     counts["aot_autograd"][f"autograd_cache_{outcome}"] += 1
     if reason:
-        counts["regional_cache_bypass"][reason] += 1
+        counts[f"regional_cache_{outcome}"][reason] += 1
 
 
 def all_ranks_agree(found: bool) -> bool:
@@ -351,7 +351,7 @@ def _place(error: Exception) -> str:
     return f"in {frame.name}, {frame.filename}:{frame.lineno}"
 
 
-def key_arguments(rest: Sequence[Any], named: dict[str, Any]) -> tuple[Any, ...]:
+def _key_arguments(rest: Sequence[Any], named: dict[str, Any]) -> tuple[Any, ...]:
     """Return what follows the AOT config in the key function's arguments.
 
     Positions of ``try_load``: 2.11 ``(cudagraphs, device index, local, remote)``, 2.13 ``(extra, local, remote, ...)``,

@@ -29,9 +29,9 @@ def aot_counters() -> Mapping[str, int]:
     return found
 
 
-def cache_bypass_reasons() -> Mapping[str, int]:
-    """Return why backends' own caches were bypassed, from Dynamo's counters."""
-    reasons: Mapping[str, int] = counters()["regional_cache_bypass"]
+def cache_reasons(outcome: str) -> Mapping[str, int]:
+    """Return why backends' own caches were bypassed (``bypass``), or missed (``miss``), from Dynamo's counters."""
+    reasons: Mapping[str, int] = counters()[f"regional_cache_{outcome}"]
     return reasons
 
 

@@ -1,4 +1,4 @@
-"""What AOTAutograd's cache key is made of, in words: ``AOTAutogradCacheDetails`` (2.11 to 2.15)."""
+"""What AOTAutograd's cache key is made of: ``AOTAutogradCacheDetails`` (2.11 to 2.15)."""
 
 from __future__ import annotations
 
@@ -6,85 +6,42 @@ import contextlib
 import dataclasses
 import hashlib
 import pickle
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_regional._cache_keys import CacheKey
 from pytest_regional._errors import RegionalError
 from pytest_regional._torch import symbol
-from pytest_regional._torch.autograd_cache import GraphLookup, UncacheableGraphError, graph_looked_up, key_arguments
+from pytest_regional._torch.autograd_cache import UncacheableGraphError, looked_up
 from pytest_regional._torch.config import FUNCTORCH, INDUCTOR
-from pytest_regional._torch.patching import COMPILE_STAGES, PatchPoint, patched_stages, wrapped
+from pytest_regional._torch.patching import PatchPoint, patched_stages, wrapped
 from pytest_regional._torch.tracing import compile_lock
 
 _MODULE = "torch._functorch._aot_autograd.autograd_cache"
-_POINTS = {
-    "hash": PatchPoint(f"{_MODULE}:AOTAutogradCachePickler", "get_hash"),
-    "key": COMPILE_STAGES["aot_key"],
+_HASH = {"hash": PatchPoint(f"{_MODULE}:AOTAutogradCachePickler", "get_hash")}
+
+#: Attributes that are settings; those of AOTAutograd are a pickle of this process.
+_SETTINGS = {
+    "autograd_config": FUNCTORCH,
+    "inductor_config": INDUCTOR,
+    "inductor_config_comms": "torch._inductor.config_comms",
 }
 
-_Ingredient = tuple[str, str, str]
-"""Group, name and value."""
 
-#: Facts of the process, by attribute.
-_STATE = {
-    "grad_enabled": "whether gradients are recorded",
-    "deterministic_algorithms": "deterministic algorithms",
-    "deterministic_algorithms_settings": "deterministic algorithms, with warn_only and fill_uninitialized_memory",
-    "default_dtype": "the default dtype",
-    "cuda_matmul_settings": "the precision of products on CUDA",
-    "cpp_runtime_thread_count": "the number of threads",
-    "default_cuda_device_index": "the current device",
-}
-
-#: Dictionaries of settings, by attribute.
-_SETTINGS = {"inductor_config": INDUCTOR, "inductor_config_comms": "torch._inductor.config_comms"}
-
-_MACHINE = {"torch_version": "the sources of torch", "system_info": "the GPU"}
-
-#: Fields that ``_reduce_aot_config`` makes of the configuration, in its order.
-_AOT = (
-    "num_params_buffers",
-    "keep_inference_input_mutations",
-    "is_export",
-    "no_tangents",
-    "dynamic_shapes",
-    "aot_autograd_arg_pos_to_source",
-    "static_input_indices",
-    "enable_log",
-    "pre_dispatch",
-    "precompile_backend_id",
-)
-
-
-@dataclass
-class RecordedDetails:
-    """The last key that was computed, and what it was made of, by group and name."""
-
-    key: str = ""
-    ingredients: dict[str, dict[str, str]] = field(default_factory=dict)
-
-
-@contextlib.contextmanager
-def recorded_details() -> Iterator[RecordedDetails]:
-    """Record what AOTAutograd's keys computed inside are made of; the last one stays."""
-    recorded = RecordedDetails()
+def pytorchs_texts(compute: Callable[[], str]) -> dict[str, str]:
+    """Return the texts of the key that ``compute`` makes PyTorch compute; most names are PyTorch's."""
+    texts: dict[str, str] = {}
 
     def hashed(original: Callable[..., str], pickler: Any, details: Any) -> str:
-        found = original(pickler, details)
         if isinstance(details, symbol(_MODULE, "AOTAutogradCacheDetails")):
             # Now: names of inputs are made equal for as long as the key is computed.
-            recorded.ingredients = _grouped(_ingredients(details, pickler))
-        return found
+            texts.update(_texts(details, pickler))
+        return original(pickler, details)
 
-    def computed(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        found = original(*args, **kwargs)
-        recorded.key = str(found[0])
-        return found
-
-    with compile_lock(), wrapped(_POINTS, {"hash": hashed, "key": computed}):
-        yield recorded
+    with compile_lock(), wrapped(_HASH, {"hash": hashed}):
+        compute()
+    return texts
 
 
 class _AskedError(RegionalError):
@@ -98,75 +55,46 @@ def pytorchs_key(backend: Callable[..., Any], gm: Any, example_inputs: Sequence[
     """
     found: list[CacheKey] = []
 
-    def lookup(_: Callable[..., Any], mod: Any, args: list[Any], config: Any, *rest: Any, **named: Any) -> Any:
+    def lookup(_: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        question = looked_up(*args, **named)
         try:
-            key = GraphLookup(graph_looked_up(mod), args, config, key_arguments(rest, named)).pytorchs_key()
-            found.append(CacheKey(key, "", recorded.ingredients))
+            found.append(CacheKey(question.pytorchs_key(), "", pytorchs_texts(question.pytorchs_key)))
         except UncacheableGraphError as error:
             found.append(CacheKey("", " ".join(str(error).split())))
         raise _AskedError
 
-    with recorded_details() as recorded, patched_stages({"aot_lookup": lookup}), contextlib.suppress(_AskedError):
+    with patched_stages({"aot_lookup": lookup}), contextlib.suppress(_AskedError):
         backend(gm, example_inputs)
     return found[0] if found else CacheKey("", "AOTAutograd looks up no cache for it")
 
 
-def _grouped(ingredients: Iterator[_Ingredient]) -> dict[str, dict[str, str]]:
-    groups: dict[str, dict[str, str]] = {}
-    for group, name, value in ingredients:
-        groups.setdefault(group, {}).setdefault(name, value)
-    return groups
-
-
-def _ingredients(details: Any, pickler: Any) -> Iterator[_Ingredient]:
-    for attribute, value in vars(details).items():
-        if attribute == "gm":
-            yield from _graph(value, pickler)
-        elif attribute == "example_inputs":
+def _texts(details: Any, pickler: Any) -> Iterator[tuple[str, str]]:
+    for name, value in vars(details).items():
+        if name in _SETTINGS:
+            settings = pickle.loads(value) if isinstance(value, bytes) else value
+            yield from ((f"{_SETTINGS[name]}.{setting}", _text(one)) for setting, one in settings.items())
+        elif name == "gm":
+            for path, module in value.named_modules():
+                yield from ((f"{name}{path and f'.{path}'}, {what}", text) for what, text in _of_module(module))
+        elif name == "example_inputs":
             for index, one in enumerate(value):
-                yield from _input(index, one)
-                yield "inputs", f"input {index}, everything else", str(pickler.get_hash(one))
-        elif attribute == "aot_config":
-            yield from _configuration(value)
-        elif attribute == "autograd_config":
-            for name, one in _settings_of(value).items():
-                yield "settings", f"{FUNCTORCH}.{name}", _text(one)
-        elif attribute in _SETTINGS:
-            for name, one in value.items():
-                yield "settings", f"{_SETTINGS[attribute]}.{name}", _text(one)
-        elif attribute == "autocast_state":
-            for device, dtype in value.items():
-                yield "state", f"autocast of {device}", str(dtype)
-        elif attribute in _STATE:
-            yield "state", _STATE[attribute], _text(value)
-        elif attribute in _MACHINE:
-            yield "machine", _MACHINE[attribute], _text(value)
-        elif "pass" in attribute:
-            yield "passes", f"the uuids of {attribute}", _text(value)
+                yield from ((f"input {index}{what}", text) for what, text in _input(one))
+        elif name == "aot_config":
+            yield from ((f"{name}[{index}]", _text(one)) for index, one in enumerate(_reduced(value, pickler)))
+        elif isinstance(value, Mapping):
+            yield from ((f"{name}[{key}]", _text(one)) for key, one in value.items())
         else:
-            yield "others", attribute, _text(value)
+            yield name, _text(value)
 
 
-def _settings_of(saved: Any) -> Mapping[str, Any]:
-    """Return the settings of ``save_config()``, a pickle that this process has just made."""
-    values: Mapping[str, Any] = pickle.loads(saved) if isinstance(saved, bytes) else saved
-    return values
-
-
-def _graph(gm: Any, pickler: Any) -> Iterator[_Ingredient]:
-    for path, module in gm.named_modules():
-        if hasattr(module, "code"):
-            yield "graph", f"the code of the body {path}" if path else "the code of the graph", module.code.strip()
-        for name, value in _tensors(module):
-            yield "graph", f"the constant {f'{path}.' if path else ''}{name}", tensor_text(value)
-    yield "graph", "everything else of the graph", str(pickler.get_hash(gm))
-
-
-def _tensors(module: Any) -> Iterator[tuple[str, Any]]:
+def _of_module(module: Any) -> Iterator[tuple[str, str]]:
     import torch
 
-    own = {**vars(module), **module._parameters, **module._buffers}
-    return ((name, value) for name, value in own.items() if isinstance(value, torch.Tensor))
+    if hasattr(module, "code"):
+        yield "code", module.code.strip()
+    for name, value in {**vars(module), **module._parameters, **module._buffers}.items():
+        if isinstance(value, torch.Tensor):
+            yield f"constant {name}", tensor_text(value)
 
 
 def tensor_text(value: Any) -> str:
@@ -180,49 +108,35 @@ def tensor_text(value: Any) -> str:
     return f"{text}, SHA-256 of values {hashlib.sha256(bytes(data.tolist())).hexdigest()[:12]}"
 
 
-def _input(index: int, value: Any) -> Iterator[_Ingredient]:
+def _input(value: Any) -> Iterator[tuple[str, str]]:
     import torch
 
     if not isinstance(value, torch.Tensor):
-        yield "inputs", f"input {index}", _text(value)
+        yield "", _text(value)
         return
     metadata = symbol("torch._inductor.codecache", "extract_tensor_metadata_for_cache_key")(value)
     for each in dataclasses.fields(metadata):
-        yield "inputs", f"input {index}, {each.name}", _text(getattr(metadata, each.name))
-    yield "inputs", f"input {index}, class", type(value).__name__
+        yield f", {each.name}", _text(getattr(metadata, each.name))
+    yield ", class", type(value).__name__
     for name in ("device_mesh", "placements"):  # of a DTensor
         if hasattr(value, name):
-            yield "inputs", f"input {index}, {name}", str(getattr(value, name))
+            yield f", {name}", str(getattr(value, name))
 
 
-def _configuration(config: Any) -> Iterator[_Ingredient]:
-    for name in _AOT:
-        value = getattr(config, name, None)
-        if name == "aot_autograd_arg_pos_to_source":
-            for index, source in enumerate(value or ()):
-                yield "inputs", f"input {index}, where it comes from", _source(source)
-        else:
-            yield "others", f"AOTAutograd's {name}", _text(value)
-
-
-def _source(source: Any) -> str:
-    """Return a Dynamo source as Python: ``name`` is a property since 2.12, a method before."""
-    name = getattr(source, "name", None)
-    return str(name() if callable(name) else name)
+def _reduced(config: Any, pickler: Any) -> Sequence[Any]:
+    """Return what the key has of AOTAutograd's configuration."""
+    reduced: Sequence[Any] = pickler.dispatch_table[type(config)](config)[1]
+    return reduced
 
 
 def _text(value: Any) -> str:
-    """Return a text without addresses: what has no text of its value is named by its class."""
-    import torch
-
+    """Return a text that is the same in every process: sorted sets, no addresses, sizes as lists."""
     if isinstance(value, bytes):
-        return value.hex()[:12] if len(value) <= 64 else hashlib.sha256(value).hexdigest()[:12]
+        return hashlib.sha256(value).hexdigest()[:12]
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_text(name)}: {_text(one)}" for name, one in value.items()) + "}"
     if isinstance(value, (set, frozenset)):
         return "{" + ", ".join(sorted(map(_text, value))) + "}"
     if isinstance(value, Sequence) and not isinstance(value, str):
         return "[" + ", ".join(map(_text, value)) + "]"
-    plain = (str, int, float, complex, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
-    text = str(value)
-    return text if isinstance(value, plain) or " at 0x" not in text else type(value).__qualname__
+    return re.sub(r" at 0x[0-9a-f]+", "", str(value))

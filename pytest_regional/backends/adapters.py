@@ -42,7 +42,7 @@ def reference() -> BackendSpec:
         return RegionalInductor()
 
     def cache_key(gm: Any, example_inputs: Sequence[Any]) -> CacheKey:
-        from pytest_regional.reference.key_explanation import explain_key
+        from pytest_regional.reference.dynamo_backend import explain_key
 
         return explain_key(gm, example_inputs)
 

@@ -1,51 +1,45 @@
-"""``explain-key``: what the key of a program in a backend's cache is made of; why two programs do not share."""
+"""``explain-key``: in which entries the keys of two programs, or processes, differ in a backend's cache."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_regional._cache_keys import Difference, differences, in_words
 from pytest_regional._text import plural, printable
-from pytest_regional.command_line.explain import ModelError, made_by, passes_of
+from pytest_regional.command_line.explain import ModelError, made_by
 from pytest_regional.command_line.targets import UsageError, find
 
 if TYPE_CHECKING:
-    from pytest_regional.harness.cache_keys import ProgramKeys
+    from pytest_regional.harness.cache_keys import GraphKey, ProgramKeys
 
-_HELP = "say why two programs do not share a cached result, or share one wrongly"
 _TARGET_HELP = (
     "a function without arguments, as package.module:name or path/to/file.py:name, that returns (model, args) or "
     "(model, args, kwargs); or a file that --save wrote, NAME.json"
 )
+_REMEDY = "Write one with: pytest-regional explain-key TARGET --save FILE.json"
+
+#: Differences of one graph that are listed.
+_MOST = 8
 
 
 def add_command(commands: Any) -> None:
     """Add ``explain-key`` to the commands of a parser."""
     parser = commands.add_parser(
         "explain-key",
-        help=_HELP,
-        description="Print what the keys of a program in a backend's cache of whole results are made of; of two "
-        "programs, in which ingredients their keys differ, and in which the programs do and their keys do not. Each "
-        "program runs once, eagerly; nothing is compiled. Exit status 0: the keys are the same; 1: they differ, or "
-        "there is none; 2: a usage error, or a program that fails.",
+        help="say why two programs do not share a cached result, or share one wrongly",
+        description="Print the keys of a program in a backend's cache of whole results; of two programs, in which "
+        "entries their keys differ, or in what the programs differ although their keys are the same. Each program "
+        "runs once, eagerly; nothing is compiled. Exit status 0: the keys are the same; 1: they differ, or there is "
+        "none; 2: a usage error, or a program that fails.",
     )
     parser.add_argument("first", metavar="A", help=_TARGET_HELP)
     parser.add_argument("second", metavar="B", nargs="?", help="the other program, given the same way")
     parser.add_argument("--backend", metavar="NAME", help="default: reference")
-    parser.add_argument(
-        "--passes",
-        action="append",
-        metavar="NAMES",
-        help="explain the key of a pipeline of these passes, named as for `explain`; given twice: of A, and of B",
-    )
-    parser.add_argument(
-        "--partitioner",
-        action="append",
-        choices=("default", "min_cut"),
-        help="of the pipeline; default: default; given twice: of A, and of B",
-    )
     parser.add_argument("--dynamic", action="store_true", help="make symbols of the sizes of the inputs")
     parser.add_argument(
         "--save", metavar="FILE.json", type=Path, help="write the keys of A, to be compared in another process"
@@ -60,71 +54,99 @@ def run(asked: argparse.Namespace) -> int:
     Raises:
         UsageError: a target, a file or a backend is not what it has to be, or a program fails.
     """
-    from pytest_regional.command_line.key_files import KeyFileError, save
-    from pytest_regional.command_line.key_words import lines_of, lines_of_both
-
     if asked.save and asked.second:
         raise UsageError("--save writes the keys of one program: give no second one.")
-    if asked.save and asked.save.suffix != ".json":
-        raise UsageError(f"--save={asked.save}: the name has to end with .json.")
     targets = [target for target in (asked.first, asked.second) if target]
-    if len(targets) == 2 and _module(targets[0]) == _module(targets[1]):
-        # What the module sets when it is imported holds for both.
-        _found(targets[0])
-    _check_pipelines(asked, len(targets))
-    keys = [_keys(target, asked, which) for which, target in enumerate(targets)]
-    if len(keys) == 1:
-        if asked.save:
-            try:
-                save(keys[0], asked.save)
-            except KeyFileError as error:
-                raise UsageError(f"{error}.") from error
-        print(printable("\n".join(lines_of(keys[0]))))
-        return 0 if all(graph.key.key for graph in keys[0].graphs) else 1
-    first, second = keys
-    if first.backend != second.backend:
-        raise UsageError(f"A is of backend {first.backend!r} and B of {second.backend!r}, whose keys say nothing.")
-    same, lines = lines_of_both(first, second)
-    print(printable("\n".join(lines)))
-    return 0 if same else 1
+    if len(targets) == 2 and targets[0].rpartition(":")[0] == targets[1].rpartition(":")[0]:
+        _find(targets[0])  # what the module sets when it is imported holds for both
+    first, *others = [_keys(target, asked) for target in targets]
+    if asked.save:
+        _save(first, asked.save)
+    if others and first.backend != others[0].backend:
+        raise UsageError(f"A is of backend {first.backend!r} and B of {others[0].backend!r}: such keys always differ.")
+    print(printable("\n".join(_compared(first, others[0]) if others else _said(first))))
+    keys = [[graph.key for graph in one.graphs] for one in (first, *others)]
+    return 0 if all(map(all, keys)) and keys[0] == keys[-1] else 1
 
 
-def _check_pipelines(asked: argparse.Namespace, programs: int) -> None:
-    for option, values in (("--passes", asked.passes), ("--partitioner", asked.partitioner)):
-        if values and len(values) > programs:
-            raise UsageError(f"{option} is given {len(values)} times, for {plural(programs, 'program')}.")
-    if asked.partitioner and not asked.passes:
-        raise UsageError("--partitioner is of a pipeline: give --passes, too.")
-    if asked.backend and asked.passes:
-        raise UsageError("--backend and --passes: a pipeline has a key of its own, whatever the backend.")
+def _said(keys: ProgramKeys) -> Iterator[str]:
+    yield f"{keys.program} on backend {keys.backend}"
+    for number, graph in enumerate(keys.graphs):
+        made = f"key {graph.key}, of {plural(len(graph.texts), 'entry')}"
+        yield f"graph {number}: {made}" if graph.key else f"graph {number} has no key: {_one_line(graph.refusal)}"
 
 
-def _module(target: str) -> str:
-    return target.rpartition(":")[0]
+def _compared(first: ProgramKeys, second: ProgramKeys) -> Iterator[str]:
+    yield f"A: {first.program}"
+    yield f"B: {second.program}"
+    for number, (one, other) in enumerate(zip(first.graphs, second.graphs, strict=False)):
+        yield from _graphs(number, one, other)
+    if len(first.graphs) != len(second.graphs):
+        yield f"Dynamo captures {plural(len(first.graphs), 'graph')} in A, and {len(second.graphs)} in B"
 
 
-def _is_file(target: str) -> bool:
-    return target.endswith(".json")
+def _graphs(number: int, one: GraphKey, other: GraphKey) -> Iterator[str]:
+    refusals = {which: _one_line(each.refusal) for which, each in (("A", one), ("B", other)) if not each.key}
+    for which, refusal in refusals.items():
+        yield f"graph {number} of {which} has no key, so nothing is shared: {refusal}"
+    if refusals:
+        return
+    if one.key != other.key:
+        found = differences(one.texts, other.texts)
+        which = f"in {plural(len(found), 'entry')}:" if found else "in something that the backend does not name"
+        yield f"graph {number}: the keys {one.key[:12]} and {other.key[:12]} differ {which}"
+    else:
+        found = differences(one.ingredients, other.ingredients)
+        lacks = f", although the programs differ in {plural(len(found), 'thing')}: a hit that should be a miss"
+        yield f"graph {number}: the same key {one.key[:12]}{lacks if found else ''}"
+    yield from (f"  {_in_words(each)}" for each in found[:_MOST])
+    if len(found) > _MOST:
+        yield f"  and {len(found) - _MOST} more"
 
 
-def _found(target: str) -> Any:
-    return None if _is_file(target) else find(target)
+def _in_words(one: Difference) -> str:
+    return in_words([one], first="A has", second="B")
 
 
-def _keys(target: str, asked: argparse.Namespace, which: int) -> ProgramKeys:
-    from pytest_regional.command_line.key_files import KeyFileError, load
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
-    if not _is_file(target):
-        return _keys_of_program(target, asked, which)
+
+#: Raised where a file's fields change.
+_VERSION = 2
+
+
+def _save(keys: ProgramKeys, path: Path) -> None:
+    from pytest_regional._files import dumps, write_whole
+
+    if path.suffix != ".json":
+        raise UsageError(f"--save={path}: the name has to end with .json.")
+    data = {"version": _VERSION, **dataclasses.asdict(keys)}
     try:
-        return load(Path(target))
-    except KeyFileError as error:
+        write_whole(path, dumps(data, indent=1).encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}.") from error
+
+
+def _find(target: str) -> Any:
+    return None if target.endswith(".json") else find(target)
+
+
+def _keys(target: str, asked: argparse.Namespace) -> ProgramKeys:
+    if not target.endswith(".json"):
+        return _keys_of_program(target, asked)
+    from pytest_regional._documents import DocumentError, read
+    from pytest_regional.harness.cache_keys import SavedKeys
+
+    try:
+        return read(Path(target), SavedKeys, "file of keys", remedy=_REMEDY)
+    except DocumentError as error:
         raise UsageError(f"{error}.") from error
 
 
-def _keys_of_program(target: str, asked: argparse.Namespace, which: int) -> ProgramKeys:
+def _keys_of_program(target: str, asked: argparse.Namespace) -> ProgramKeys:
     from pytest_regional.backends import registry
-    from pytest_regional.harness.cache_keys import NoCacheKeyError, NoGraphError, keys_of, keys_of_pipeline
+    from pytest_regional.harness.cache_keys import NoCacheKeyError, NoGraphError, keys_of
     from pytest_regional.harness.isolation import isolated
 
     try:
@@ -135,12 +157,6 @@ def _keys_of_program(target: str, asked: argparse.Namespace, which: int) -> Prog
     with tempfile.TemporaryDirectory() as folder, isolated(Path(folder), seed=0):
         try:
             model, args, kwargs = made_by(find(target), target)
-            if asked.passes:
-                passes = list(passes_of(asked.passes[which % len(asked.passes)]))
-                partitioners = asked.partitioner or ["default"]
-                partitioner = partitioners[which % len(partitioners)]
-                options = {"passes": passes, "partitioner": partitioner, "dynamic": asked.dynamic}
-                return keys_of_pipeline(target, model, args, kwargs, **options)
             return keys_of(spec, target, model, args, kwargs, dynamic=asked.dynamic or None)
         except (UsageError, NoCacheKeyError, NoGraphError) as error:
             raise UsageError(str(error)) from error

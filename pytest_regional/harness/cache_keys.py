@@ -1,19 +1,191 @@
-"""The keys with which a backend's cache is looked up for a program, and in which ingredients two of them differ."""
+"""What compiled code depends on, and with which keys a backend's cache is looked up for a program.
+
+The first, the ingredients, are read off Dynamo's graph and the process, whatever the backend's key holds. Where a cache
+gave one call the answer to another, the calls differ in an ingredient that the key lacks.
+"""
 
 from __future__ import annotations
 
-import os
-import re
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
-from typing import Any
+from typing import Any, Literal
 
-from pytest_regional._cache_keys import GROUPS, CacheKey, Parts, RegionKey
+import torch
+
+from pytest_regional._cache_keys import KeyTexts
 from pytest_regional._errors import RegionalError
-from pytest_regional.backends import registry
+from pytest_regional._torch.config import (
+    DYNAMO,
+    FUNCTORCH,
+    INDUCTOR,
+    config_values,
+    portable_settings,
+    pre_grad_custom_passes,
+)
+from pytest_regional._torch.distributed import groups_named_in
+from pytest_regional._torch.fx_graphs import REGION_AFTER, attribute, clone_graph, is_graph_module
+from pytest_regional._torch.key_details import tensor_text
 from pytest_regional.backends.spec import BackendSpec
-from pytest_regional.harness.ingredients import grouped_ingredients
+from pytest_regional.harness.observe import annotated
+
+#: More different ones are not listed.
+_MOST = 3
+
+
+def ingredients_of(gm: Any) -> KeyTexts:
+    """Return what the code of one of Dynamo's graphs depends on, as it is now, and all settings."""
+    return graph_ingredients(gm) | dict(_all_settings())
+
+
+def graph_ingredients(gm: Any, *, annotations: bool = True) -> dict[str, str]:
+    """Return what the code of one of Dynamo's graphs depends on, as it is now.
+
+    Of settings, those that PyTorch itself keeps in its keys; of process groups, those that the graph names.
+    """
+    return {
+        **dict(_graph(gm)),
+        **dict(_annotations(gm) if annotations else ()),
+        **{f"input {index}": text for index, text in enumerate(inputs_of(gm))},
+        **dict(_passes()),
+        **dict(modes()),
+        "the number of threads": str(torch.get_num_threads()),
+        **dict(_settings()),
+        **{f"the process group {name!r}": said for name, said in groups_named_in(gm).items()},
+    }
+
+
+def ops_of(gm: Any) -> list[str]:
+    """Return a line for each op of ``gm`` and of the bodies below it; values are numbers, as names say nothing."""
+    numbers: dict[Any, str] = {}
+    lines = []
+    for number, node in enumerate(annotated.nodes_of(gm)):
+        numbers[node] = f"%{number}"
+        arguments = torch.fx.node.map_arg((node.args, node.kwargs), lambda used: _Number(numbers.get(used, "%?")))
+        name = "" if node.op in ("placeholder", "output", "get_attr") else f" {_target(node)}"
+        said = ", ".join([*map(repr, arguments[0]), *(f"{name}={one!r}" for name, one in arguments[1].items())])
+        lines.append(f"{node.op}{name}" + (f"({said})" if said else ""))
+    return lines
+
+
+class _Number(str):
+    """The number of a value, written without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _target(node: Any) -> str:
+    if isinstance(node.target, str):
+        return node.target
+    text = str(node.target)
+    module, name = getattr(node.target, "__module__", "") or "", getattr(node.target, "__name__", text)
+    return text if " " not in text else f"{module.strip('_')}.{name}".lstrip(".")
+
+
+def _graph(gm: Any) -> Iterator[tuple[str, str]]:
+    yield "the graph", "\n".join(ops_of(gm))
+    for node in gm.graph.find_nodes(op="get_attr"):
+        value = attribute(gm, str(node.target))
+        if isinstance(value, torch.Tensor):
+            yield f"the constant {node.target}", tensor_text(value)
+        elif not is_graph_module(value):
+            yield f"the constant {node.target}", type(value).__qualname__
+
+
+def _annotations(gm: Any) -> Iterator[tuple[str, str]]:
+    regions: dict[str, list[tuple[int, Any]]] = {}
+    for number, node in enumerate(annotated.nodes_of(gm)):
+        region, others = annotated.region_of(node), annotated.other_annotations_of(node)
+        if region is not None:
+            regions.setdefault(region[0], []).append((number, node))
+        if others:
+            yield f"the other annotations of op %{number}", _plain(others)
+    for at, (name, numbered) in enumerate(regions.items()):
+        # By place, not by name: regions with other names hold the same ops.
+        yield (
+            f"the annotation of region {at}",
+            f"id: {name}\n"
+            f"ops: {', '.join(f'%{number}' for number, _ in numbered)}\n"
+            f"configs: {_each(annotated.configs_of(node) for _, node in numbered)}\n"
+            f"after: {_each(annotated.regions_before(node) for _, node in numbered)}\n"
+            f"form: {_each(_form(node) for _, node in numbered)}",
+        )
+
+
+def _form(node: Any) -> Any:
+    """Return what else a node's annotation says: its other entries, or what stands in place of entries."""
+    value = annotated.annotation_of(node)
+    known = ("inductor_region", "inductor_configs", REGION_AFTER)
+    return {name: one for name, one in value.items() if name not in known} if isinstance(value, Mapping) else value
+
+
+def _each(values: Iterator[Any]) -> str:
+    """Return what nodes say, once each."""
+    return ", ".join(dict.fromkeys(map(_plain, values)))
+
+
+def inputs_of(gm: Any) -> list[str]:
+    """Return dtype, shape, strides, device and ``requires_grad`` of each input of one of Dynamo's graphs."""
+    return [_input(node.meta.get("example_value")) for node in gm.graph.find_nodes(op="placeholder")]
+
+
+def _input(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return str(value)
+    strides = list(value.stride()) if value.layout == torch.strided else value.layout
+    return f"{value.dtype} {list(value.shape)} {strides} {value.device} {value.requires_grad}"
+
+
+def _passes() -> Iterator[tuple[str, str]]:
+    uuids = [getattr(one, "uuid", None) for one in pre_grad_custom_passes()]
+    yield "the pre-grad passes", _plain([uuid() if callable(uuid) else None for uuid in uuids])
+
+
+def modes() -> Iterator[tuple[str, str]]:
+    """Yield the modes of PyTorch that code depends on, by name, as they are now."""
+    for device in ("cpu", "cuda"):
+        enabled = torch.is_autocast_enabled(device)
+        yield f"autocast of {device}", str(torch.get_autocast_dtype(device)) if enabled else "off"
+    yield "the default dtype", str(torch.get_default_dtype())
+    yield "whether gradients are recorded", str(torch.is_grad_enabled())
+    yield "deterministic algorithms", str(torch.are_deterministic_algorithms_enabled())
+    yield "the precision of products", torch.get_float32_matmul_precision()
+
+
+def _all_settings() -> Iterator[tuple[str, str]]:
+    for module in (INDUCTOR, FUNCTORCH, DYNAMO):
+        for name, value in config_values(module).items():
+            yield f"{module}.{name}", _plain(value)
+
+
+def _settings() -> Iterator[tuple[str, str]]:
+    modules = {"inductor": INDUCTOR, "functorch": FUNCTORCH}
+    for which, values in portable_settings().items():
+        for name, value in values.items():
+            yield f"{modules[which]}.{name}", _plain(value)
+
+
+def _plain(value: Any) -> str:
+    """Return a setting as text; of an object, such as a pass, its class, as its text may hold an address."""
+    return json.dumps(value, default=lambda one: type(one).__qualname__, sort_keys=True, skipkeys=True)
+
+
+def different(calls: Sequence[KeyTexts]) -> str:
+    """Return in a sentence in what calls of a backend differ; empty where they do not, or in too much."""
+    names = dict.fromkeys(name for call in calls for name in call)
+    values = {name: list(dict.fromkeys(call.get(name, "") for call in calls)) for name in names}
+    differ = {name: several for name, several in values.items() if len(several) > 1}
+    if not 0 < len(differ) <= _MOST:
+        return ""
+    said = (f"{name} ({' then '.join(several)})" if _is_short(several) else name for name, several in differ.items())
+    return f"the calls differ in {', '.join(said)}"
+
+
+def _is_short(values: Sequence[str]) -> bool:
+    return sum(map(len, values)) <= 60 and not any("\n" in value for value in values)
 
 
 class NoCacheKeyError(RegionalError):
@@ -29,14 +201,16 @@ class GraphKey:
     """The key of one graph that Dynamo captured.
 
     Attributes:
-        key: as the backend says it.
+        key: under which its result is stored; empty without one.
+        refusal: why there is none.
+        texts: what the key is made of.
         ingredients: what the code of the graph depends on, whatever the key holds.
-        inputs: what Dynamo calls the inputs.
     """
 
-    key: CacheKey
-    ingredients: Parts = field(default_factory=dict)
-    inputs: tuple[str, ...] = ()
+    key: str
+    refusal: str = ""
+    texts: KeyTexts = field(default_factory=dict)
+    ingredients: KeyTexts = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -47,15 +221,18 @@ class ProgramKeys:
         program: what it is called.
         backend: name of the backend.
         graphs: in the order in which Dynamo captured them.
-        changed_settings: names of the settings of Inductor and AOTAutograd that are not at their default.
-        process: facts of the process that are in no key, but explain what is: rank, environment variables.
     """
 
     program: str
     backend: str
     graphs: tuple[GraphKey, ...]
-    changed_settings: tuple[str, ...] = ()
-    process: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SavedKeys(ProgramKeys):
+    """The keys of a program as a file holds them."""
+
+    version: Literal[2] = 2
 
 
 def keys_of(
@@ -73,11 +250,6 @@ def keys_of(
         NoCacheKeyError: the specification of the backend has no ``cache_key``.
         NoGraphError: nothing of it would be compiled.
     """
-    import torch
-
-    from pytest_regional._torch.config import changed_settings
-    from pytest_regional._torch.fx_graphs import clone_graph
-
     ask = spec.cache_key
     if ask is None:
         raise NoCacheKeyError(
@@ -87,183 +259,14 @@ def keys_of(
     graphs: list[GraphKey] = []
 
     def backend(gm: Any, example_inputs: Sequence[Any]) -> Any:
-        inputs = tuple(node.name for node in gm.graph.find_nodes(op="placeholder"))
-        ingredients = dict(grouped_ingredients(gm))
-        if not spec.supports("regions"):
-            del ingredients["annotations"]  # it compiles annotated and other ops alike
+        ingredients = graph_ingredients(gm, annotations=bool(spec.supports("regions")))
         # Not the graph itself: what asks for its key may change it, and a copy has another key.
         eager = clone_graph(gm).forward
-        graphs.append(GraphKey(ask(gm, example_inputs), ingredients, inputs))
+        key = ask(gm, example_inputs)
+        graphs.append(GraphKey(key.key, key.refusal, key.texts, ingredients))
         return eager
 
     torch.compile(fn, backend=backend, dynamic=dynamic)(*args, **kwargs)
     if not graphs:
         raise NoGraphError(f"nothing of {program} is compiled: Dynamo hands no graph of it to a backend")
-    return ProgramKeys(program, spec.name, tuple(graphs), changed_settings(), dict(_process()))
-
-
-def keys_of_pipeline(
-    program: str, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], **options: Any
-) -> ProgramKeys:
-    """Return the key that a pipeline's result of ``fn`` has in the outer cache; ``fn`` is captured as one graph.
-
-    ``options`` are those of ``pipeline.compile``: ``passes``, ``partitioner``, ``dynamic``. What it raises is raised.
-    """
-    from pytest_regional._torch.config import changed_settings
-
-    pipeline, _ = registry.full_graph_modules()
-    key, inputs = pipeline.explain_pipeline_key(fn, args, kwargs, **options)
-    return ProgramKeys(program, PIPELINE, (GraphKey(key, {}, inputs),), changed_settings(), dict(_process()))
-
-
-#: What stands for a backend in the keys of pipelines.
-PIPELINE = "pipeline"
-
-#: Variables that PyTorch, Triton, or a compiler reads, by how their names begin.
-_VARIABLES = ("TORCH", "TRITON_", "ATEN_", "PYTORCH_", "CUDA_", "CXX", "CC", "CFLAGS", "OMP_", "MKL_")
-
-#: Variables of those that are places or addresses.
-_PLACES = ("_DIR", "_HOME", "_PATH", "_HOST", "_URL", "_PORT")
-
-
-def _process() -> Iterator[tuple[str, str]]:
-    import torch.distributed as dist
-
-    if dist.is_available() and dist.is_initialized():
-        yield "the rank", f"{dist.get_rank()} of {dist.get_world_size()}"
-    for name, value in sorted(os.environ.items()):
-        if name.startswith(_VARIABLES) and not name.endswith(_PLACES) and "SECRET" not in name:
-            yield f"the environment variable {name}", value
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One ingredient in which two keys, or two programs, differ; ``None`` stands for one that is not there."""
-
-    name: str
-    first: str | None
-    second: str | None
-    group: str = ""
-
-
-@dataclass(frozen=True)
-class GraphDifferences:
-    """How the keys of two graphs differ.
-
-    Attributes:
-        same: whether both have the same key.
-        in_key: ingredients of the keys that differ.
-        missing: in what the graphs differ, and their keys do not.
-    """
-
-    same: bool
-    in_key: tuple[Difference, ...] = ()
-    missing: tuple[Difference, ...] = ()
-
-
-def compared(first: GraphKey, second: GraphKey) -> GraphDifferences:
-    """Compare two graphs and their keys."""
-    in_key: list[Difference] = []
-    missing: list[Difference] = []
-    for group in GROUPS:
-        of_keys = _differences(group, first.key.ingredients, second.key.ingredients)
-        seen = _differences(group, first.ingredients, second.ingredients)
-        names = first.key.ingredients.get(group, {}).keys() | second.key.ingredients.get(group, {}).keys()
-        differ = {one.name for one in of_keys}
-        # What the key has another name for is in it where anything of the group differs.
-        covered = [one for one in seen if one.name in differ or (of_keys and one.name not in names)]
-        missing += _without_absent(group, [one for one in seen if one not in covered])
-        in_key += _most_telling(group, covered, of_keys)
-    if any(one.name == "the graph" for one in in_key):
-        in_key, missing = ([one for one in each if not _is_moved(one)] for each in (in_key, missing))
-    have_keys = bool(first.key.key) and bool(second.key.key)
-    return GraphDifferences(have_keys and first.key.key == second.key.key, tuple(in_key), tuple(missing))
-
-
-def _is_moved(one: Difference) -> bool:
-    """Return whether a region has as many ops as the other: where graphs differ, they may only have other numbers."""
-    return one.name.startswith("the ops of region") and (one.first or "").count("%") == (one.second or "").count("%")
-
-
-def _differences(group: str, first: Parts, second: Parts) -> list[Difference]:
-    one, other = first.get(group, {}), second.get(group, {})
-    return [
-        Difference(name, one.get(name), other.get(name), group)
-        for name in dict.fromkeys((*one, *other))
-        if one.get(name) != other.get(name)
-    ]
-
-
-#: What follows from other ingredients of the same group, by the end of its name.
-_FOLLOWS = {
-    "inputs": (", memory_format", ", storage_bytes", ", where it comes from", ", everything else"),
-    "graph": ("everything else of the graph",),
-}
-
-
-def _most_telling(group: str, covered: list[Difference], of_keys: list[Difference]) -> list[Difference]:
-    """Return the differences as the graphs show them, and those of the keys that they do not show."""
-    if covered and group in ("annotations", "graph", "passes"):
-        return _without_absent(group, covered)  # the key says the same in another form
-    shown = {one.name for one in covered}
-    said = covered + [one for one in of_keys if one.name not in shown]
-    telling = [one for one in said if not one.name.endswith(_FOLLOWS.get(group, ()) or ("\0",))]
-    return _without_absent(group, telling or said)
-
-
-def _without_absent(group: str, differences: list[Difference]) -> list[Difference]:
-    """Return one difference for all that is said of an input, or of a region, that one side has not."""
-    if group not in ("inputs", "annotations"):
-        return differences
-    made: dict[str, Difference] = {}
-    for one in differences:
-        found = _PART.search(one.name) if None in (one.first, one.second) else None
-        if found:
-            first, second = (None if value is None else "there" for value in (one.first, one.second))
-            made.setdefault(found.group(), Difference(found.group(), first, second, group))
-        else:
-            made[one.name] = one
-    return list(made.values())
-
-
-_PART = re.compile(r"\b(input|region) \d+")
-
-
-def compared_regions(
-    first: Sequence[RegionKey], second: Sequence[RegionKey]
-) -> Iterator[tuple[RegionKey | None, RegionKey | None, tuple[Difference, ...]]]:
-    """Yield the regions of two graphs in pairs of the same name, and the ingredients in which their keys differ.
-
-    Without a backward, the forward graph is called inference graph.
-    """
-    others = {_as_forward(region): region for region in second}
-    for region in first:
-        other = others.pop(_as_forward(region), None)
-        differ = () if other is None else _differences("", {"": region.ingredients}, {"": other.ingredients})
-        yield region, other, tuple(differ)
-    yield from ((None, other, ()) for other in others.values())
-
-
-def _as_forward(region: RegionKey) -> str:
-    return f"forward.{region.name.removeprefix('inference.')}".replace("forward.forward.", "forward.")
-
-
-def pairs(first: ProgramKeys, second: ProgramKeys) -> Iterator[tuple[int, GraphKey | None, GraphKey | None]]:
-    """Yield the graphs of two programs in pairs, numbered."""
-    for number, (one, other) in enumerate(zip_longest(first.graphs, second.graphs)):
-        yield number, one, other
-
-
-__all__ = [
-    "Difference",
-    "GraphDifferences",
-    "GraphKey",
-    "NoCacheKeyError",
-    "NoGraphError",
-    "ProgramKeys",
-    "compared",
-    "compared_regions",
-    "keys_of",
-    "keys_of_pipeline",
-    "pairs",
-]
+    return ProgramKeys(program, spec.name, tuple(graphs))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from pytest_regional._cache_keys import CacheKey
 from pytest_regional._errors import RegionalValueError
 from pytest_regional._torch.autograd_cache import UncacheableGraphError, caches_are_on
 from pytest_regional._torch.config import Timing, force_autograd_cache
@@ -190,6 +191,27 @@ def cache_key(
             raise
     if not found:
         raise UncacheableGraphError("nothing in it is compiled: Dynamo passed no graph to the backend")
-    if found[0].key is None:
-        raise UncacheableGraphError(found[0].reason)
-    return found[0].key
+    key = found[0].key
+    if not key.key:
+        raise UncacheableGraphError(key.refusal)
+    return key.key
+
+
+def explain_key(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> CacheKey:
+    """Return the key that the backend looks ``gm`` up with; nothing is compiled, looked up or stored.
+
+    Pre-grad passes that run before the lookup change ``gm``.
+
+    Args:
+        gm: a graph that Dynamo captured.
+        example_inputs: its (fake) inputs.
+        options: of the backend.
+    """
+    chosen = BackendOptions.merged(options)
+    if not (chosen.outer_cache and caches_are_on()):
+        return CacheKey("", "the outer cache is switched off")
+    try:
+        compile_dynamo_graph(gm, example_inputs, chosen, key_only=True)
+    except KeyFound as found:
+        return found.key
+    return CacheKey("", "AOTAutograd looks up no cache for it")

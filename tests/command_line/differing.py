@@ -1,13 +1,10 @@
 """Programs that differ in one thing each from ``base``, for ``explain-key``."""
 
-import dataclasses
-
 import torch
 import torch.distributed as dist
 
 from pytest_regional import region
 from pytest_regional._torch.inductor import custom_graph_pass_base
-from pytest_regional.reference.pipeline import Pass
 
 
 def program(name="mlp", last=1, function=torch.relu, inside=True, **annotation):
@@ -35,10 +32,6 @@ def shape():
     return program(), inputs(5, 4)
 
 
-def stride():
-    return program(), (torch.randn(4, 3).t(), torch.randn(4, 4))
-
-
 def dtype():
     return program(), inputs(dtype=torch.float64)
 
@@ -55,10 +48,6 @@ def boundary():
     return program(inside=False), inputs()
 
 
-def after():
-    return program(after=["first"]), inputs()
-
-
 def config():
     return program(configs={"max_fusion_size": 8}), inputs()
 
@@ -70,20 +59,6 @@ def no_region():
         return h + 1
 
     return block, inputs()
-
-
-def names():
-    def block(x, w):
-        with region("mlp"):
-            product = x @ w
-            h = torch.relu(product)
-        return h + 1
-
-    return block, inputs()
-
-
-def constant():
-    return program(last=2), inputs()
 
 
 def op():
@@ -132,10 +107,6 @@ def pass_two():
     return base()
 
 
-def fewer_inputs():
-    return lambda x: x @ x, (torch.randn(4, 4),)
-
-
 def argument():
     def block(renamed, w):
         with region("mlp"):
@@ -144,30 +115,6 @@ def argument():
         return h + 1
 
     return block, inputs()
-
-
-class Model(torch.nn.Module):
-    def __init__(self, layers=3):
-        super().__init__()
-        self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(layers))
-
-    def forward(self, x):
-        for number, layer in enumerate(self.layers):
-            with region(f"layer{number}"):
-                x = layer(x).relu()
-        return x
-
-
-def model():
-    return Model(), (torch.randn(2, 4),)
-
-
-def longer_model():
-    return Model(4), (torch.randn(2, 4),)
-
-
-def model_in_double():
-    return Model().double(), (torch.randn(2, 4).double(),)
 
 
 def breaking():
@@ -249,21 +196,3 @@ def on_mesh():
 
 def on_renamed_mesh():
     return sharded("columns", "others")
-
-
-def without_a_uuid(gm, example_inputs):
-    return gm
-
-
-@dataclasses.dataclass(frozen=True)
-class Scaled(Pass):
-    """A pass with a setting in its uuid."""
-
-    factor: float = 2.0
-    version = 1
-
-    def __call__(self, gm, example_inputs=(), *, graph="forward"):
-        return gm
-
-
-SCALED, THRICE = [Scaled(2.0)], [Scaled(3.0)]

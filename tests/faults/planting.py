@@ -203,7 +203,7 @@ class Planted:
 
     def cache_key(self, gm: Any, example_inputs: Any) -> Any:
         """Return the key that the faulty backend looks a Dynamo graph up with."""
-        from pytest_regional.reference.key_explanation import explain_key
+        from pytest_regional.reference.dynamo_backend import explain_key
 
         with self.active():
             return explain_key(gm, example_inputs)

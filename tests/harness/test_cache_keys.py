@@ -1,109 +1,146 @@
-"""What is said of two keys: in what they differ, and what they lack."""
+"""A miss names the entry in which its key differs from the nearest stored one; two keys are compared the same way."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from pytest_regional._cache_keys import RegionKey
+from pytest_regional import region
+from pytest_regional._cache_keys import Difference, differences, in_words, keep_texts, why_missed
 from pytest_regional.backends.spec import BackendSpec, CacheKey
-from pytest_regional.harness.cache_keys import (
-    Difference,
-    GraphKey,
-    NoCacheKeyError,
-    NoGraphError,
-    compared,
-    compared_regions,
-    keys_of,
-)
+from pytest_regional.harness.cache_keys import NoCacheKeyError, NoGraphError, keys_of
+from pytest_regional.harness.counters import CounterExpectationError
+from pytest_regional.reference import pipeline
+from pytest_regional.testing import regional
 
 
-def graph(key="k", of_key=None, seen=None):
-    return GraphKey(CacheKey(key, "", of_key or {}), seen or {})
+def activated(x, function=torch.relu, configs=None):
+    with region("mlp", configs=configs or {}):
+        return function(x) + 1
 
 
-def test_equal_keys_of_equal_graphs():
-    found = compared(graph(), graph())
-    assert (found.same, found.in_key, found.missing) == (True, (), ())
-    assert not compared(graph(""), graph("")).same  # nothing is stored
+def _missed(r, compile_again):
+    """Return the failure of an expected hit."""
+    r.restart()
+    with pytest.raises(CounterExpectationError) as failed, r.expect(cache_hits=1):
+        compile_again()
+    return str(failed.value)
 
 
-def test_what_differs_is_said_once_and_as_the_graphs_show_it():
-    one = graph("a", {"graph": {"the code of the graph": "h = x"}}, {"graph": {"the graph": "sin"}})
-    other = graph("b", {"graph": {"the code of the graph": "h = y"}}, {"graph": {"the graph": "cos"}})
-    assert compared(one, other).in_key == (Difference("the graph", "sin", "cos", "graph"),)
+@pytest.mark.parametrize("backend", ["reference", "inductor"])
+def test_an_unexpected_miss_names_the_entry_that_differs(backend):
+    with regional(backend, "cpu", expects_regions=False) as r:
+        r.compile(lambda x: activated(x, torch.sigmoid))(r.randn(7))
+        r.compile(activated)(r.randn(3, 4))
+        said = _missed(r, lambda: r.compile(activated)(r.randn(5, 4)))
+        assert "the nearest stored key differs in input 0, shape: it has [3, 4], this one [5, 4]" in said
+        with torch._inductor.config.patch(max_fusion_size=8):
+            said = _missed(r, lambda: r.compile(activated)(r.randn(3, 4)))
+        assert "differs in torch._inductor.config.max_fusion_size: it has 64, this one 8" in said
 
 
-def test_what_no_graph_shows_is_said_as_the_key_has_it():
-    found = compared(graph("a", {"machine": {"cpu": "avx2"}}), graph("b", {"machine": {"cpu": "avx512"}}))
-    assert found.in_key == (Difference("cpu", "avx2", "avx512", "machine"),)
+def test_annotations_and_passes_are_entries_of_the_references_key(pre_grad_pass):
+    with regional("reference", "cpu", expects_regions=False) as r:
+        x = r.randn(4)
+        r.compile(activated, pre_grad_pass=pre_grad_pass(uuid="v1"), pre_grad_pass_timing="late")(x)
+        again = r.compile(activated, pre_grad_pass=pre_grad_pass(uuid="v2"), pre_grad_pass_timing="late")
+        said = _missed(r, lambda: again(x))
+        assert "differs in passes" in said
+        assert "v1" in said
+        assert "v2" in said
+        r.compile(activated)(x)
+        said = _missed(r, lambda: r.compile(lambda x: activated(x, configs={"max_fusion_size": 8}))(x))
+        assert "the nearest stored key differs in annotations, line " in said
+        assert "max_fusion_size" in said
 
 
-def test_what_follows_from_others_is_said_where_nothing_else_is():
-    rest = {"input 0, where it comes from": "x", "input 0, everything else": "1"}
-    one = graph("a", {"inputs": {"input 0, shape": "[2]", **rest}})
-    other = graph("b", {"inputs": {"input 0, shape": "[3]", **dict.fromkeys(rest, "2")}})
-    assert [each.name for each in compared(one, other).in_key] == ["input 0, shape"]
-    same_shape = graph("b", {"inputs": {"input 0, shape": "[2]", **dict.fromkeys(rest, "2")}})
-    assert [each.name for each in compared(one, same_shape).in_key] == list(rest)
+def test_a_key_of_another_process_is_compared_too():
+    with regional("reference", "cpu", expects_regions=False) as r:
+        r.in_new_process(_compile_in_a_child)
+        said = _missed(r, lambda: r.compile(activated)(torch.ones(5)))
+        assert "the nearest stored key differs in input 0, shape: it has [3], this one [5]" in said
 
 
-def test_an_ingredient_that_the_keys_lack():
-    one, other = ({"state": {"threads": number, "precision": "high"}} for number in "12")
-    found = compared(graph(seen=one), graph(seen=other))
-    assert (found.same, [each.name for each in found.missing]) == (True, ["threads"])
-    # Also where they differ in something else, so that the next program may hit.
-    found = compared(graph("a", {"machine": {"cpu": "1"}}, one), graph("b", {"machine": {"cpu": "2"}}, other))
-    assert ([each.name for each in found.in_key], [each.name for each in found.missing]) == (["cpu"], ["threads"])
+def _compile_in_a_child():
+    torch.compile(activated, backend="regional")(torch.ones(3))
 
 
-def test_a_fact_that_the_key_has_under_another_name_is_not_lacking():
-    one, other = ({"state": {"the precision of products": value}} for value in ("highest", "high"))
-    keys = [{"state": {"allow_tf32": value}} for value in ("False", "True")]
-    assert compared(graph("a", keys[0], one), graph("b", keys[1], other)).missing == ()
-    named = [{"state": {**key["state"], "the precision of products": "highest"}} for key in keys]
-    assert len(compared(graph("a", named[0], one), graph("b", named[1], other)).missing) == 1
+def test_the_miss_of_a_pipeline():
+    with regional("reference", "cpu", expects_regions=False) as r:
+        pipeline.compile(activated, (torch.ones(3),), cache=True)
+        said = _missed(r, lambda: pipeline.compile(activated, (torch.ones(5),), cache=True))
+        assert "the nearest stored key differs in graphs, line " in said
 
 
-def test_ops_of_regions_that_have_other_numbers_because_the_graph_differs():
-    one = graph(seen={"graph": {"the graph": "a"}, "annotations": {"the ops of region 0": "%1, %2"}})
-    other = graph("b", seen={"graph": {"the graph": "b"}, "annotations": {"the ops of region 0": "%2, %3"}})
-    assert [each.name for each in compared(one, other).missing] == ["the graph", "the ops of region 0"]
-    with_code = [
-        GraphKey(CacheKey(key, "", {"graph": {"the code of the graph": key}}), each.ingredients)
-        for key, each in (("a", one), ("b", other))
-    ]
-    found = compared(*with_code)
-    assert ([each.name for each in found.in_key], found.missing) == (["the graph"], ())
+def test_the_first_miss_has_nothing_to_compare_with():
+    with regional("reference", "cpu", expects_regions=False) as r:
+        said = _missed(r, lambda: r.compile(activated)(r.randn(3)))
+        assert "cache_misses = 1" in said
+        assert "nearest" not in said
 
 
-def test_regions_are_paired_by_name():
-    first = [RegionKey("forward.r_0", "r", "1", {"op %1": "sin"}), RegionKey("backward.r_0", "r", "2")]
-    second = [RegionKey("inference.r_0", "r", "3", {"op %1": "cos"}), RegionKey("inference.s_0", "s", "4")]
-    assert [
-        (one and one.key, other and other.key, len(differ)) for one, other, differ in compared_regions(first, second)
-    ] == [
-        ("1", "3", 1),
-        ("2", None, 0),
-        (None, "4", 0),
-    ]
+def test_differences():
+    first, second = {"a": "1", "b": "2", "gone": "3"}, {"a": "1", "b": "4", "new": "5"}
+    found = differences(first, second)
+    assert found == [Difference("b", "2", "4"), Difference("gone", "3", None), Difference("new", None, "5")]
+    said = "b: it has 2, this one 4; gone: it has 3, this one nothing; new: it has nothing, this one 5"
+    assert in_words(found) == said
+    assert in_words(found, most=1) == "b: it has 2, this one 4; and in 2 more entries"
+    assert differences(first, first) == []
 
 
-def test_a_backend_says_its_key_and_may_change_the_graph():
+def test_of_long_texts_what_differs_is_shown():
+    one, other = "x" * 500 + "sin" + "y" * 500, "x" * 500 + "cos" + "y" * 500
+    said = in_words(differences({"graph": one}, {"graph": other}))
+    assert "sin" in said
+    assert "cos" in said
+    assert len(said) < 300
+    one, other = "def f(x):\n  sin(x)\n  return", "def f(x):\n  cos(x)\n  return"
+    said = in_words(differences({"graph": one}, {"graph": other}))
+    assert said == "graph, line 2: it has sin(x), this one cos(x)"
+
+
+def test_the_nearest_key_is_that_with_the_fewest_differences(tmp_path):
+    assert why_missed(tmp_path, {"a": "1"}) == ""
+    keep_texts(tmp_path, "far", {"a": "2", "b": "2"})
+    keep_texts(tmp_path, "near", {"a": "1", "b": "2"})
+    assert why_missed(tmp_path, {"a": "1", "b": "3"}) == "the nearest stored key differs in b: it has 2, this one 3"
+    assert "the same key is stored" in why_missed(tmp_path, {"a": "1", "b": "2"})
+
+
+@pytest.mark.parametrize("damaged", ["", "[1]", '{"a": 1}', '{"a": "1", "a": "2"}', "[" * 10**5, "\0"])
+def test_a_damaged_file_of_a_key_is_left_out(tmp_path, damaged):
+    keep_texts(tmp_path, "a", {"a": "1"})
+    (file,) = tmp_path.glob("**/*.json")
+    assert json.loads(file.read_text()) == {"a": "1"}
+    file.write_text(damaged)
+    assert why_missed(tmp_path, {"a": "2"}) == ""
+
+
+def test_a_third_party_says_its_key():
     def cache_key(gm, example_inputs):
-        gm.graph.erase_node(next(iter(reversed(gm.graph.nodes))))
+        gm.graph.erase_node(next(node for node in gm.graph.nodes if not node.users and node.op != "output"))
         return CacheKey(str(len(example_inputs)))
 
     spec = BackendSpec("mine", lambda: None, cache_key=cache_key)
-    found = keys_of(spec, "program", lambda x: x.sin(), (torch.ones(2),), {})
-    assert [one.key.key for one in found.graphs] == ["1"]
-    assert found.graphs[0].inputs == ("l_x_",)
-    with pytest.raises(NoGraphError, match="nothing of program is compiled"):
-        keys_of(spec, "program", lambda x: x, (torch.ones(2),), {})
+
+    def program(x, y):
+        x.sin()
+        return x + y
+
+    found = keys_of(spec, "program", program, (torch.ones(2), torch.ones(2)), {})
+    assert [graph.key for graph in found.graphs] == ["2"]
 
 
-def test_a_backend_that_does_not_say_its_key():
+def test_what_has_no_key():
     with pytest.raises(NoCacheKeyError, match="its BackendSpec has no cache_key"):
         keys_of(SimpleNamespace(name="mine", cache_key=None), "program", torch.sin, (torch.ones(2),), {})
     with pytest.raises(TypeError, match="cache_key must be callable"):
         BackendSpec("mine", lambda: None, cache_key="key")
+
+
+def test_a_program_without_a_graph():
+    spec = BackendSpec("mine", lambda: None, cache_key=lambda gm, example_inputs: CacheKey("key"))
+    with pytest.raises(NoGraphError, match="nothing of program is compiled"):
+        keys_of(spec, "program", lambda: 1, (), {})

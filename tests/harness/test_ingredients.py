@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_regional import region
-from pytest_regional.harness.ingredients import different, grouped_ingredients, ingredients_of, ops_of
+from pytest_regional.harness.cache_keys import different, graph_ingredients, ingredients_of, ops_of
 from pytest_regional.reference.caching import key
 from pytest_regional.testing import regional
 
@@ -29,18 +29,18 @@ def test_calls_that_do_not_differ():
 def test_the_program_and_its_inputs():
     one = traced(lambda x: x.sin())
     assert (
-        different([ingredients_of(one), ingredients_of(traced(lambda x: x.cos()))]) == "the calls differ in the program"
+        different([ingredients_of(one), ingredients_of(traced(lambda x: x.cos()))]) == "the calls differ in the graph"
     )
     before = ingredients_of(one)
     one.graph.find_nodes(op="placeholder")[0].meta["example_value"] = torch.ones(3)
-    assert different([before, ingredients_of(one)]) == "the calls differ in the inputs"
+    assert different([before, ingredients_of(one)]) == "the calls differ in input 0"
 
 
 def test_annotations():
     one = traced(lambda x: x.sin())
     before = ingredients_of(one)
     one.graph.find_nodes(op="call_method", target="sin")[0].meta["custom"] = {"compile_with_inductor": 1}
-    assert different([before, ingredients_of(one)]) == "the calls differ in the annotations"
+    assert different([before, ingredients_of(one)]) == "the calls differ in the annotation of region 0"
 
 
 @pytest.mark.parametrize(
@@ -65,23 +65,17 @@ def annotated(**annotation):
     gm = traced(lambda x: x.sin().cos())
     for node in gm.graph.find_nodes(op="call_method"):
         node.meta["custom"] = {"compile_with_inductor": annotation or None}
-    return grouped_ingredients(gm)["annotations"]
+    return graph_ingredients(gm)["the annotation of region 0"].splitlines()
 
 
-def test_each_part_of_an_annotation_is_an_ingredient():
-    assert annotated() == {
-        "the id of region 0": "default",
-        "the ops of region 0": "%1, %2",
-        "the configs of region 0": "{}",
-        "what runs before region 0 (after=)": "[]",
-        "the form of the annotation of region 0": '"default"',
-    }
+def test_each_part_of_an_annotation_is_a_line():
+    assert annotated() == ["id: default", "ops: %1, %2", "configs: {}", "after: []", 'form: "default"']
     one, other = annotated(inductor_region="a"), annotated(inductor_region="b", inductor_configs={"x": 1}, more=2)
-    assert {name: (one[name], other[name]) for name in one if one[name] != other[name]} == {
-        "the id of region 0": ("a", "b"),
-        "the configs of region 0": ("{}", '{"x": 1}'),
-        "the form of the annotation of region 0": ("{}", '{"more": 2}'),
-    }
+    assert [lines for lines in zip(one, other, strict=True) if lines[0] != lines[1]] == [
+        ("id: a", "id: b"),
+        ("configs: {}", 'configs: {"x": 1}'),
+        ("form: {}", 'form: {"more": 2}'),
+    ]
 
 
 def test_ops_are_the_same_whatever_values_are_called():
@@ -105,7 +99,7 @@ def test_constants_are_ingredients_by_their_values():
         module.constant = torch.tensor([value])
         graph = torch.fx.Graph()
         graph.output(graph.get_attr("constant"))
-        return grouped_ingredients(torch.fx.GraphModule(module, graph))["graph"]["the constant constant"]
+        return graph_ingredients(torch.fx.GraphModule(module, graph))["the constant constant"]
 
     assert with_constant(1.0) == with_constant(1.0) != with_constant(2.0)
 
@@ -136,5 +130,5 @@ def test_a_key_that_lacks_an_ingredient(monkeypatch):
         found = r.blame(scaled, r.randn(4), check=check)
     assert found.setting == "no result stored or loaded"
     assert found.sentence.endswith(
-        "right with no result stored or loaded (confirmed); the calls differ in the annotations"
+        "right with no result stored or loaded (confirmed); the calls differ in the annotation of region 0"
     )

@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx.node import map_arg
 
+from pytest_regional._cache_keys import KeyTexts
 from pytest_regional._text import plural
 from pytest_regional._torch import fx_graphs
 from pytest_regional._torch.codegen import RawLaunch
 from pytest_regional._torch.config import INDUCTOR, config_values
 from pytest_regional._torch.inductor import is_region_artifact
 from pytest_regional.harness.blame.culprit import Layer
-from pytest_regional.harness.ingredients import Ingredients, ingredients_of
+from pytest_regional.harness.cache_keys import ingredients_of
 from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.listeners import CompileListener
 from pytest_regional.harness.record import GraphRecord, RegionRecord
@@ -50,7 +51,7 @@ class CompileFacts(CompileListener):
     handed_over: list[tuple[str, ...]] = field(default_factory=list)
     settings: list[dict[str, Any]] = field(default_factory=list)
     launches: list[tuple[tuple[str, ...], ...]] = field(default_factory=list)
-    ingredients: list[Ingredients] = field(default_factory=list)
+    ingredients: list[KeyTexts] = field(default_factory=list)
 
     def note(self, events: Iterable[str], graphs: tuple[GraphRecord, ...], supports: Callable[[str], object]) -> None:
         """Note what is known at the end: steps of counters only of what the backend under test claims to do."""

@@ -23,8 +23,8 @@ from pytest_regional.harness.blame.culprit import SAID, Confidence, Culprit, Lay
 from pytest_regional.harness.blame.experiments import Change, Experiments, OutOfTimeError, Signature
 from pytest_regional.harness.blame.facts import CompileFacts, Difference, first_difference
 from pytest_regional.harness.blame.search import Found, few_that_fix
+from pytest_regional.harness.cache_keys import different
 from pytest_regional.harness.counters import CounterExpectationError
-from pytest_regional.harness.ingredients import different
 
 T = TypeVar("T")
 

@@ -151,6 +151,15 @@ def moved(before: Mapping[str, int]) -> Counter[str]:
     return Counter({outcome: now.get(name, 0) - before.get(name, 0) for outcome, name in names.items()})
 
 
+def with_reason(what: str, reason: str) -> str:
+    """Return the cause of a miss; the reason is empty where nothing is stored."""
+    return f"{what}; {reason}" if reason else what
+
+
+def _reasons() -> dict[str, Counter[str]]:
+    return {outcome: Counter(dynamo.cache_reasons(outcome)) for outcome in ("bypass", "miss")}
+
+
 class BackendCacheEvents:
     """Cache events that only PyTorch's counters report: a cache of the backend's own, which no patch point sees."""
 
@@ -164,22 +173,23 @@ class BackendCacheEvents:
         with self._lock:
             self._seen.update(outcomes)
 
-    def mark(self) -> tuple[dict[str, int], Counter[str], Counter[str]]:
+    def mark(self) -> tuple[dict[str, int], Counter[str], dict[str, Counter[str]]]:
         """Return a position to pass to :meth:`since`."""
         with self._lock:
-            return dict(dynamo.aot_counters()), self._seen.copy(), Counter(dynamo.cache_bypass_reasons())
+            return dict(dynamo.aot_counters()), self._seen.copy(), _reasons()
 
-    def since(self, mark: tuple[dict[str, int], Counter[str], Counter[str]]) -> Iterator[tuple[str, str]]:
+    def since(self, mark: tuple[dict[str, int], Counter[str], dict[str, Counter[str]]]) -> Iterator[tuple[str, str]]:
         """Yield outcome and cause of events since ``mark`` that no patch point saw and that were not yielded before."""
         counters, seen, reasons = mark
         with self._lock:
             own = moved(counters) - (self._seen - seen)
             self._seen.update(own)
-        given = iter((Counter(dynamo.cache_bypass_reasons()) - reasons).elements())
+        given = {outcome: (now - reasons[outcome]).elements() for outcome, now in _reasons().items()}
         for outcome in OUTCOMES:
             for _ in range(own[outcome]):
-                reason = next(given, "no reason given") if outcome == "bypass" else "the whole graph"
-                yield outcome, f"cache of the backend: {reason}"
+                reason = next(given[outcome], "") if outcome in given else ""
+                said = (reason or "no reason given") if outcome == "bypass" else with_reason("the whole graph", reason)
+                yield outcome, f"cache of the backend: {said}"
 
     def reset_baseline(self) -> None:
         """Move the baseline to the current counter values."""

@@ -16,10 +16,13 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from pytest_regional._cache_keys import keep_texts, why_missed
 from pytest_regional._errors import RegionalError
-from pytest_regional._torch import aot_autograd, config, dynamo, patching
+from pytest_regional._torch import aot_autograd, caches, config, dynamo, patching
+from pytest_regional._torch.autograd_cache import looked_up
 from pytest_regional._torch.codegen import RawLaunch, recording_launches
 from pytest_regional._torch.dynamo import dynamo_backend_of
+from pytest_regional._torch.key_details import pytorchs_texts
 from pytest_regional.harness.codegen import origins_of
 from pytest_regional.harness.counters import CounterLog
 from pytest_regional.harness.observe import annotated
@@ -33,6 +36,7 @@ from pytest_regional.harness.observe.listeners import (
     compile_graph_observed,
     compile_region_observed,
     moved,
+    with_reason,
 )
 from pytest_regional.harness.pre_grad_passes import PassCounts, is_body, runs_counted, runs_reported_to
 from pytest_regional.harness.record import CompileTime, GeneratedCode, GeneratedSource, GraphRecord
@@ -370,11 +374,14 @@ class Observer:
 
     def _on_aot_lookup(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         before = dict(dynamo.aot_counters())
-        self._local.bypass = "no reason given"
+        self._local.bypass, self._local.missed = "no reason given", ""
         with self._frame(Frame("lookup")):
             result = original(*args, **kwargs)
         outcomes = moved(before)
         self._cache_events.record_outcomes(outcomes)
+        if outcomes["miss"] and not self._nested:
+            texts = self._local.texts = pytorchs_texts(looked_up(*args, **kwargs).pytorchs_key)
+            self._local.missed = why_missed(caches.inductor_cache_dir(), texts)
         for outcome, counter in OUTCOMES.items():
             if outcomes[outcome] > 0:
                 self._on_aot_outcome(outcome, counter)
@@ -390,7 +397,7 @@ class Observer:
         cause = (
             f"AOTAutograd cache: {self._local.bypass}"
             if outcome == "bypass"
-            else f"AOTAutograd cache, {self.innermost()}"
+            else with_reason(f"AOTAutograd cache, {self.innermost()}", self._local.missed if outcome == "miss" else "")
         )
         self._count(counter, cause)
 
@@ -409,13 +416,15 @@ class Observer:
             self._local.bypass = f"{type(error).__name__}: {error}"
             raise
 
-    def _on_aot_save(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _on_aot_save(self, original: Callable[..., Any], key: str, *args: Any, **kwargs: Any) -> Any:
         before = dict(dynamo.aot_counters())
-        result = original(*args, **kwargs)
+        result = original(key, *args, **kwargs)
         outcomes = moved(before)
         self._cache_events.record_outcomes(outcomes)
         if outcomes["saved"] > 0:
             self._count("cache_saves", f"AOTAutograd cache, {self.innermost()}")
+            if not self._nested:
+                keep_texts(caches.inductor_cache_dir(), key, getattr(self._local, "texts", {}))
         return result
 
     # Inductor

@@ -13,7 +13,7 @@ import torch
 from pytest_regional._torch import fx_graphs
 from pytest_regional._torch.config import CONFIG_MODULES, config_default, config_state
 from pytest_regional._torch.inductor import is_region_artifact
-from pytest_regional.harness.ingredients import inputs_of, modes
+from pytest_regional.harness.cache_keys import inputs_of, modes
 from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.listeners import CompileListener
 

@@ -62,6 +62,23 @@ def fields_of(value: Any) -> dict[str, Any]:
     }
 
 
+def named_texts(details: Any) -> dict[str, str]:
+    """Return the fields of a dataclass, and of what is in it, as texts by name."""
+    return dict(_named(details, ""))
+
+
+def _named(value: Any, name: str) -> Iterator[tuple[str, str]]:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = fields_of(value)
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from _named(one, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, tuple) and all(isinstance(one, str) for one in value):
+        yield name, "\n".join(value)
+    else:
+        yield name, stable_text(value) if not isinstance(value, str) else value
+
+
 def digest(value: Any) -> str:
     """Return the SHA-256 of the stable text of ``value``, in hexadecimal."""
     return hashlib.sha256(stable_text(value).encode()).hexdigest()

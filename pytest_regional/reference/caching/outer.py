@@ -10,6 +10,7 @@ from typing import Any
 
 import torch.fx
 
+from pytest_regional._cache_keys import CacheKey, KeyTexts, keep_texts, why_missed
 from pytest_regional._errors import RegionalError
 from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.aot_autograd import serializable_compiler, with_serialization
@@ -24,13 +25,15 @@ from pytest_regional._torch.autograd_cache import (
     count_outcome,
     entries_are_wanted,
 )
+from pytest_regional._torch.caches import inductor_cache_dir
 from pytest_regional._torch.dynamo import constant_floats, float_inputs, float_restart, restart_with_constant
 from pytest_regional._torch.fx_graphs import is_graph_module
 from pytest_regional._torch.inductor import appended_passes, custom_graph_pass_base
+from pytest_regional._torch.key_details import pytorchs_texts
 from pytest_regional._torch.tracing import without_dispatch_modes
 from pytest_regional.reference.caching.code import UnstableValueError, user_code
 from pytest_regional.reference.caching.container import UnsavableGraphError, dumped, warn_of_unusable_entry, warn_once
-from pytest_regional.reference.caching.key import KeyDetails, annotations_of, details_of, digest
+from pytest_regional.reference.caching.key import KeyDetails, annotations_of, details_of, digest, named_texts
 from pytest_regional.reference.caching.program import CompiledGraph
 from pytest_regional.reference.caching.store import Store, record
 from pytest_regional.reference.options import BackendOptions
@@ -52,16 +55,11 @@ class Restart:
 
 
 class KeyFound(RegionalError):
-    """The key of a graph, raised instead of compiling it; ``key`` is None without one, and ``reason`` says why.
+    """The key of a graph, raised instead of compiling it."""
 
-    ``details`` is what the key is the digest of.
-    """
-
-    def __init__(self, key: str | None, reason: str, details: KeyDetails | None = None) -> None:
-        super().__init__(key)
+    def __init__(self, key: CacheKey) -> None:
+        super().__init__(key.key)
         self.key = key
-        self.reason = reason
-        self.details = details
 
 
 @dataclass
@@ -74,7 +72,7 @@ class OuterCache:
         plan: the pre-grad passes; those that are not early run here, after a miss.
         key_only: raise :class:`KeyFound` instead of looking up.
         key: the key that was used, or None before the lookup or without one.
-        details: what the key is the digest of.
+        texts: what the key is made of, after a miss.
         unsavable: why the result may not be stored, if so.
         floats: the symbols of its inputs that are floats, by position.
     """
@@ -84,7 +82,7 @@ class OuterCache:
     plan: PreGradPlan
     key_only: bool = False
     key: str | None = None
-    details: KeyDetails | None = None
+    texts: KeyTexts = field(default_factory=dict)
     unsavable: str = ""
     floats: dict[int, str] = field(default_factory=dict)
 
@@ -125,11 +123,14 @@ class OuterCache:
             raise
 
     def _lookup(self, question: GraphLookup) -> Answer:
-        refusal = self._find_key(question)
+        details = self._find_details(question)
+        if isinstance(details, KeyDetails):
+            self.key = details.digest()
         if self.key_only:
-            raise KeyFound(self.key, str(refusal or ""), self.details)
-        if refusal:
-            _bypass(refusal)
+            texts = _texts(question, details) if isinstance(details, KeyDetails) else {}
+            raise KeyFound(CacheKey(self.key or "", "" if self.key else str(details), texts))
+        if not isinstance(details, KeyDetails):
+            _bypass(details)
         found = self._find(question, self.key) if self.key else None
         if not all_ranks_agree(found is not None):
             found = None
@@ -139,23 +140,22 @@ class OuterCache:
                 self.key = None  # nothing is to be saved
                 restart_with_constant(self.floats[position] for position in found.inputs)
             return Answer(found, None)
-        if self.key:
-            count_outcome("miss")
+        if isinstance(details, KeyDetails):
+            self.texts = _texts(question, details)
+            count_outcome("miss", why_missed(inductor_cache_dir(), self.texts))
         if not self.plan.early:
             self.plan.run(question.graph)
         return Answer(None, self.key or (_KEY_OF_NONE if entries_are_wanted() else None))
 
-    def _find_key(self, question: GraphLookup) -> UncacheableGraphError | UnstableValueError | None:
-        """Compute the key; return why there is none."""
+    def _find_details(self, question: GraphLookup) -> KeyDetails | UncacheableGraphError | UnstableValueError:
+        """Return what the key is the digest of, or why there is none."""
         try:
             code = user_code(question.graph, question.inputs)
-            self.details = details_of(question, self.options, self.plan.uuids, code)
-            self.key = self.details.digest()
+            return details_of(question, self.options, self.plan.uuids, code)
         except (UncacheableGraphError, UnstableValueError) as error:
             if isinstance(error, KeyFailedError):
                 warn_once(f"A graph is not looked up in the outer cache: {error}")
             return error
-        return None
 
     def _find(self, question: GraphLookup, key: str) -> Callable[..., Any] | Restart | None:
         restart: tuple[Restart, bytes] | None = None
@@ -188,7 +188,7 @@ class OuterCache:
         payload = pickle.dumps(Restart(constant))
         if self.key and constant and self.store.save(self.key, payload):
             record(self.key, payload)
-            count_outcome("saved")
+            self._count_saved(self.key)
 
     def _save(self, key: str, entry: Any) -> None:
         try:
@@ -200,7 +200,11 @@ class OuterCache:
             return
         record(key, payload)
         if self.store.save(key, payload):
-            count_outcome("saved")
+            self._count_saved(key)
+
+    def _count_saved(self, key: str) -> None:
+        count_outcome("saved")
+        keep_texts(inductor_cache_dir(), key, self.texts)
 
     def _as_bytes(self, entry: Any) -> bytes:
         """Serialize an entry of AOTAutograd's.
@@ -217,6 +221,13 @@ class OuterCache:
                 return dumped(entry, parts)
         except UnsavableGraphError as error:
             raise UnsavableGraphError(f"the result cannot be stored: {error}") from error
+
+
+def _texts(question: GraphLookup, details: KeyDetails) -> KeyTexts:
+    """Return what a key is made of: PyTorch's key, which is a part of it, is made of many texts itself."""
+    texts = named_texts(details)
+    del texts["program"]
+    return pytorchs_texts(question.key) | texts
 
 
 def _bypass(reason: Exception) -> None:

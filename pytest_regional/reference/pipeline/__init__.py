@@ -20,7 +20,6 @@ from pytest_regional.reference.pipeline.capture import GraphValue, JointGraph, c
 from pytest_regional.reference.pipeline.compile import compile
 from pytest_regional.reference.pipeline.explanation import PipelineExplanation, explain_pipeline
 from pytest_regional.reference.pipeline.inductor_pass import as_inductor_pass
-from pytest_regional.reference.pipeline.key_explanation import explain_pipeline_key
 from pytest_regional.reference.pipeline.module import CompiledModule, load
 from pytest_regional.reference.pipeline.partition import PartitionedGraphs, partition
 from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
@@ -48,7 +47,6 @@ __all__ = [
     "capture",
     "compile",
     "explain_pipeline",
-    "explain_pipeline_key",
     "graph_pass",
     "load",
     "partition",

@@ -12,9 +12,11 @@ from typing import Any
 import torch
 import torch.fx
 
+from pytest_regional._cache_keys import keep_texts, why_missed
 from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.aot_autograd import donate_nothing
 from pytest_regional._torch.autograd_cache import caches_are_on, count_outcome
+from pytest_regional._torch.caches import inductor_cache_dir
 from pytest_regional._torch.config import global_state, portable_settings
 from pytest_regional._torch.fx_graphs import attribute, is_graph_module, use_boxed_codegen
 from pytest_regional._torch.inductor import is_boxed, output_code
@@ -23,7 +25,7 @@ from pytest_regional._torch.tracing import entered
 from pytest_regional.reference.artifacts import UnsavableArtifactError, savable
 from pytest_regional.reference.caching.code import UnstableValueError
 from pytest_regional.reference.caching.container import warn_of_unusable_entry
-from pytest_regional.reference.caching.key import annotations_of, digest
+from pytest_regional.reference.caching.key import annotations_of, digest, named_texts
 from pytest_regional.reference.caching.outer import UNUSABLE
 from pytest_regional.reference.caching.program import CompiledGraph
 from pytest_regional.reference.caching.store import open_store, record
@@ -42,7 +44,7 @@ from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
 from pytest_regional.reference.pipeline.report import PipelineReport
 
 #: Increased whenever the format of entries or keys changes.
-FORMAT = 2
+FORMAT = 3
 
 Compiled = tuple[CompiledJoint, PipelineReport]
 
@@ -94,7 +96,7 @@ def key_of(
         raise UnstableValueError(f"passes without a uuid: {names}; give each one that changes when its code does")
     return ModuleKey(
         FORMAT,
-        tuple(map(_text, graphs)),
+        tuple(map(code_of, graphs)),
         tuple(line for gm in graphs for line in _constants(gm)),
         tuple(line for gm in graphs for line in annotations_of(gm)),
         guards,
@@ -115,7 +117,8 @@ def load_or_compile(make_key: Callable[[], ModuleKey], compile_now: Callable[[],
     if not caches_are_on():
         return compile_now()
     try:
-        key = make_key().digest()
+        details = make_key()
+        key = details.digest()
     except UnstableValueError as error:
         count_outcome("bypass", str(error))
         return compile_now()
@@ -123,9 +126,11 @@ def load_or_compile(make_key: Callable[[], ModuleKey], compile_now: Callable[[],
     if found is not None:
         count_outcome("hit")
         return found
-    count_outcome("miss")
+    texts = named_texts(details)
+    count_outcome("miss", why_missed(inductor_cache_dir(), texts))
     compiled = compile_now()
-    _save(key, compiled)
+    if _save(key, compiled):
+        keep_texts(inductor_cache_dir(), key, texts)
     return compiled
 
 
@@ -144,17 +149,19 @@ def _find(key: str) -> Compiled | None:
     return None
 
 
-def _save(key: str, compiled: Compiled) -> None:
+def _save(key: str, compiled: Compiled) -> bool:
     function, report = compiled
     try:
         with savable():
             payload = pickle.dumps((dump_joint(function), report))
     except UnsavableArtifactError as error:
         count_outcome("bypass", f"the result cannot be stored: {error}")
-        return
+        return False
     record(key, payload)
-    if open_store().save(key, payload):
+    saved = open_store().save(key, payload)
+    if saved:
         count_outcome("saved")
+    return saved
 
 
 def code_of(gm: torch.fx.GraphModule) -> str:
@@ -162,10 +169,6 @@ def code_of(gm: torch.fx.GraphModule) -> str:
     text = gm.print_readable(print_output=False, include_stride=True, include_device=True, expanded_def=True)
     lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
     return "\n".join(lines)
-
-
-def _text(gm: torch.fx.GraphModule) -> str:
-    return hashlib.sha256(code_of(gm).encode()).hexdigest()
 
 
 def _constants(gm: torch.fx.GraphModule) -> Iterator[str]:
