@@ -88,13 +88,16 @@ def _window(text: str, start: int) -> str:
     return "..." * (start > 0) + text[start : start + _WIDE] + "..." * (start + _WIDE < len(text))
 
 
-#: The folder of texts below that of a cache; how many of the newest are looked at; bytes of the largest that is read.
-_FOLDER, _MOST, _LARGEST = "regional_keys", 200, 2**22
+#: The folder of texts below that of a cache.
+KEYS = "regional_keys"
+
+#: How many of the newest texts are looked at; bytes of the largest file of them that is read.
+_MOST, _LARGEST = 200, 2**22
 
 
 def keep_texts(folder: Path, key: str, texts: KeyTexts) -> None:
     """Write what the key of a result that is stored in ``folder`` is made of; without space or permission, do not."""
-    below = folder / _FOLDER
+    below = folder / KEYS
     with contextlib.suppress(OSError):
         below.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(below / f"{hashlib.sha256(key.encode()).hexdigest()[:40]}.json", dumps(dict(texts)).encode())
@@ -102,7 +105,7 @@ def keep_texts(folder: Path, key: str, texts: KeyTexts) -> None:
 
 def why_missed(folder: Path, texts: KeyTexts) -> str:
     """Return in which entries the key of a miss differs from the nearest stored one; empty where none is stored."""
-    found = min((differences(stored, texts) for stored in _stored(folder / _FOLDER)), key=len, default=None)
+    found = min((differences(stored, texts) for stored in _stored(folder / KEYS)), key=len, default=None)
     if found is None:
         return ""
     if not found:
@@ -120,4 +123,4 @@ def _stored(folder: Path) -> Iterator[KeyTexts]:
                 yield read(path, dict[str, str], "key", most=_LARGEST)
 
 
-__all__ = ["CacheKey", "Difference", "KeyTexts", "differences", "in_words", "keep_texts", "why_missed"]
+__all__ = ["KEYS", "CacheKey", "Difference", "KeyTexts", "differences", "in_words", "keep_texts", "why_missed"]

@@ -12,9 +12,7 @@ import reprlib
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-import msgspec
-
-from pytest_regional._errors import RegionalError
+from pytest_regional._errors import RegionalValueError
 from pytest_regional._files import NotAFileError, bytes_of
 
 #: Bytes of the largest file that is read by default; reports may be larger.
@@ -23,10 +21,13 @@ LARGEST = 16 * 2**20
 #: Digits of the longest integer, and how deep lists and objects are nested at most: no document of ours needs more.
 _DIGITS, _DEPTH = 20, 40
 
+#: Characters of the longest problem in a message, which may quote a value.
+_MESSAGE = 300
+
 T = TypeVar("T")
 
 
-class DocumentError(RegionalError, ValueError):
+class DocumentError(RegionalValueError):
     """A document that is not what it has to be; the message names the file, the place in it, and what is wrong."""
 
 
@@ -43,10 +44,15 @@ def read(path: Path, kind: type[T], what: str, *, remedy: str = "", most: int = 
     Raises:
         DocumentError: it cannot be read, or holds something else.
     """
+    end = f". {remedy}" if remedy else ""
     try:
-        return decoded(loads(_text(path, most)), kind, what)
+        data = loads(_text(path, most))
     except DocumentError as error:
-        raise DocumentError(f"{path} {error}{f'. {remedy}' if remedy else ''}") from error
+        raise DocumentError(f"{path} {error}{end}") from error
+    try:
+        return decoded(data, kind)
+    except DocumentError as error:
+        raise DocumentError(f"{path} is no {what}: {error}{end}") from error
 
 
 def _text(path: Path, most: int) -> str:
@@ -72,7 +78,7 @@ def loads(text: str) -> Any:
             infinities, integers of many digits, one field twice.
     """
     if not text.strip():
-        raise DocumentError("is empty: what should have written it ended before")
+        raise DocumentError("is empty: the run that should have written it ended before")
     try:
         data = json.loads(
             text, object_pairs_hook=_object, parse_int=_integer, parse_float=_number, parse_constant=_constant
@@ -85,17 +91,20 @@ def loads(text: str) -> Any:
     return _without_halves(data) if _HALF.search(text) else data
 
 
-def decoded(data: Any, kind: type[T], what: str) -> T:
-    """Return plain data as ``kind``.
+def decoded(data: Any, kind: type[T], place: str = "") -> T:
+    """Return plain data, which stands at ``place`` of a document, as ``kind``.
 
     Raises:
-        DocumentError: it is something else.
+        DocumentError: it is something else; names the place.
     """
+    import msgspec  # it takes as long as half of the start of a run
+
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
-        problem, _, place = str(error).partition(" - at `$")
-        raise DocumentError(f"is no {what}: {place.rstrip('`').lstrip('.') or 'the document'}: {problem}") from error
+        problem, _, below = str(error).partition(" - at `$")
+        where = f"{place}{below.rstrip('`')}".lstrip(".") or "the document"
+        raise DocumentError(f"{where}: {problem[:_MESSAGE]}{'...' * (len(problem) > _MESSAGE)}") from error
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_regional._documents import DocumentError
 from pytest_regional._errors import RegionalError
 from pytest_regional._files import text_of
 from pytest_regional.bug_report.known_issues import fails_of
 from pytest_regional.bug_report.scripts import scripts_of, without_scaffold
-from pytest_regional.fuzz.findings.folder import Finding, FindingError, FindingsFolder
+from pytest_regional.fuzz.findings.folder import Finding, FindingsFolder
 
 #: What each kind of difference is called in a title.
 _SEEN = {
@@ -83,7 +84,7 @@ def subject_of(path: Path) -> Subject:
         if path.suffix == ".py":
             return of_script(path.name, text_of(path))
         finding = FindingsFolder(path.parent).read(path)
-    except (FindingError, OSError, UnicodeDecodeError) as error:
+    except (DocumentError, OSError, UnicodeDecodeError) as error:
         raise SubjectError(f"{path} cannot be read: {error}") from error
     if not isinstance(finding, Finding):
         raise SubjectError(f"{path} is a sequence of compiles, no program: give its script, {path.stem}.py")

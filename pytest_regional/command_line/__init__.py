@@ -2,7 +2,7 @@
 
 One module per command: ``backends``, ``bisect_version``, ``explain``, ``explain_key``, ``findings``, ``fuzz``,
 ``replay``, ``report``, ``new_backend``, and ``reports`` for ``compare`` and ``merge``. ``targets`` imports what a name
-says; ``key_files`` are files of cache keys, and ``key_words`` says in words how two keys differ.
+says.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_regional._documents import DocumentError
 from pytest_regional._text import plural, printable
 from pytest_regional.command_line.targets import UsageError
 
@@ -69,7 +70,7 @@ def run(asked: argparse.Namespace) -> int:
     Raises:
         UsageError: a path that is not there, or a folder without findings.
     """
-    from pytest_regional.fuzz.findings.folder import FindingError, FindingsFolder
+    from pytest_regional.fuzz.findings.folder import FindingsFolder
 
     if asked.merge is not None:
         return _merge(asked.paths, asked.merge)
@@ -78,7 +79,7 @@ def run(asked: argparse.Namespace) -> int:
         for file in FindingsFolder(path).paths() if path.is_dir() else [path]:
             try:
                 finding = FindingsFolder(file.parent).read(file)
-            except FindingError as error:
+            except DocumentError as error:
                 unreadable += 1
                 print(printable(str(error)), file=sys.stderr)
                 continue
@@ -95,9 +96,9 @@ def _merge(folders: Sequence[Path], into: Path) -> int:
     Raises:
         UsageError: a path is no directory, or nothing can be written.
     """
-    from pytest_regional.fuzz.findings.folder import FindingError, merge
+    from pytest_regional.fuzz.findings.folder import merge
 
-    unreadable: list[FindingError] = []
+    unreadable: list[DocumentError] = []
     new = 0
     for folder in folders:
         if not folder.is_dir():

@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pytest_regional._documents import DocumentError, read
 from pytest_regional._errors import RegionalError, RegionalRuntimeError, RegionalValueError
 from pytest_regional._limits import memory_of
 from pytest_regional._text import plural, printable, unknown_name
 from pytest_regional.command_line.targets import UsageError
 from pytest_regional.fuzz.budget import Budget, duration
-from pytest_regional.fuzz.findings import strict_json
 from pytest_regional.fuzz.findings.provenance import too_many
-from pytest_regional.fuzz.findings.strict_json import Field, MalformedError
 from pytest_regional.fuzz.modes import MODES
 from pytest_regional.fuzz.processes import Processes, Work
 from pytest_regional.fuzz.shards import MOST_SHARDS, SEEDS, CampaignFolder, Part, Plan
@@ -211,17 +210,17 @@ class Shown:
         total = self._folder.total()
         parts = [plural(total.examples, "program"), plural(self.count, "new finding")]
         parts += [f"{total.skipped_known} skipped as known"] if total.skipped_known else []
-        parts += [f"{total.refused.total()} refused"] if total.refused else []
-        parts += [f"{total.unclaimed.total()} not supported"] if total.unclaimed else []
+        parts += [f"{sum(total.refused.values())} refused"] if total.refused else []
+        parts += [f"{sum(total.unclaimed.values())} not supported"] if total.unclaimed else []
         return ", ".join(parts)
 
 
 def _title(path: Path) -> str:
     """Return what a finding says happens, without importing torch."""
     try:
-        at = Field(strict_json.read(path)).mapping()
-        return f"{at['oracle'].line()} ({at['stage'].line()}): {at['origin'].text()}"
-    except (KeyError, MalformedError):
+        at = read(path, dict[str, Any], "finding")
+        return f"{at['oracle']} ({at['stage']}): {at['origin']}"
+    except (KeyError, DocumentError):
         return "it cannot be read"
 
 

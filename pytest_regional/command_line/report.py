@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_regional._documents import DocumentError
 from pytest_regional._files import write_whole
 from pytest_regional.command_line import bisect_version
 from pytest_regional.command_line.bisect_version import Checked, conclusion
@@ -88,14 +89,13 @@ def run(asked: argparse.Namespace) -> int:
         from pytest_regional.bug_report.gathering import NotReproducedError
         from pytest_regional.bug_report.github import as_markdown
         from pytest_regional.bug_report.subjects import SubjectError
-        from pytest_regional.fuzz.findings.folder import FindingError
     except ImportError as error:
         raise UsageError(f"no report can be made here: {error}.") from error
 
     with tempfile.TemporaryDirectory(prefix="pytest-regional-report-", ignore_cleanup_errors=True) as folder:
         try:
             report = _gathered(asked, Path(folder), versions)
-        except (SubjectError, FindingError) as error:
+        except (SubjectError, DocumentError) as error:
             raise UsageError(str(error)) from error
         except NotReproducedError as error:
             print(error, file=sys.stderr)

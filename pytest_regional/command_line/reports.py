@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_regional._documents import DocumentError
 from pytest_regional._text import plural
 from pytest_regional.command_line.targets import UsageError
 from pytest_regional.report import github
 from pytest_regional.report.comparison import compared
 from pytest_regional.report.document import RunReport, merged
 from pytest_regional.report.outputs import ENDINGS, OutputError, Outputs, outputs_of, write_report
-from pytest_regional.report.reading import ReportError
 
 _COMPARE = "show what changed from one run to the next: new failures, counters, slower compiles"
 _MERGE = "make one report of those of several machines or shards"
@@ -98,7 +98,7 @@ def _outputs(value: str) -> Outputs:
 def _read(paths: Sequence[Path]) -> list[RunReport]:
     try:
         reports = [RunReport.read(path) for path in paths]
-    except ReportError as error:
+    except DocumentError as error:
         raise UsageError(f"{error}.") from error
     for path, report in zip(paths, reports, strict=True):
         if report.unfinished:

@@ -20,10 +20,9 @@ from pytest_regional.fuzz.budget import Budget, crash_marker
 from pytest_regional.fuzz.findings.provenance import too_many
 
 if TYPE_CHECKING:
+    from pytest_regional._documents import DocumentError
     from pytest_regional._session import RegionalSession
     from pytest_regional.fuzz.campaign import CampaignResult, Subject
-    from pytest_regional.fuzz.findings.files import ProgramFileError
-    from pytest_regional.fuzz.findings.folder import FindingError
     from pytest_regional.fuzz.model.program import Program
     from pytest_regional.harness.record import GeneratedSource
     from pytest_regional.harness.regional import Regional
@@ -277,7 +276,7 @@ def _summary_of(oracle: str) -> str:
     return ORACLES[oracle].summary if oracle in ORACLES else ""
 
 
-def _warn(error: FindingError | ProgramFileError) -> None:
+def _warn(error: DocumentError) -> None:
     warnings.warn(RegionalWarning(printable(str(error))), stacklevel=2)
 
 

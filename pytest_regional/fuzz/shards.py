@@ -22,11 +22,12 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pytest_regional._documents import read
 from pytest_regional._errors import RegionalRuntimeError
 from pytest_regional._files import write_whole
 
@@ -120,12 +121,12 @@ class Progress:
     examples: int = 0
     skipped_known: int = 0
     seconds: float = 0.0
-    refused: Counter[str] = field(default_factory=Counter)
-    unclaimed: Counter[str] = field(default_factory=Counter)
+    refused: dict[str, int] = field(default_factory=dict)
+    unclaimed: dict[str, int] = field(default_factory=dict)
 
     def __add__(self, other: Progress) -> Progress:
         names = [one.name for one in dataclasses.fields(self)]
-        return Progress(**{name: getattr(self, name) + getattr(other, name) for name in names})
+        return Progress(**{name: _sum(getattr(self, name), getattr(other, name)) for name in names})
 
     def after(self, result: CampaignResult, done: int) -> Progress:
         """Return how far the shard is once ``done`` programs are done, of which ``result`` came."""
@@ -160,7 +161,7 @@ class CampaignFolder:
         made = cls(findings, hashlib.sha256(text.encode()).hexdigest()[:8])
         file = made.path / "campaign.json"
         if file.exists():
-            return made, dataclasses.replace(plan, seed=_read(file, lambda data: int(data["seed"])))
+            return made, dataclasses.replace(plan, seed=_read(file, Plan).seed)
         made.path.mkdir(parents=True, exist_ok=True)
         write_whole(made.path.parent / ".gitignore", b"*\n")
         write_whole(file, json.dumps(dataclasses.asdict(plan), indent=1).encode())
@@ -195,10 +196,10 @@ class CampaignFolder:
         """Return how far a shard is.
 
         Raises:
-            RegionalRuntimeError: its file is damaged.
+            DocumentError: its file is damaged.
         """
         file = self.file(shard)
-        return _read(file, _progress) if file.exists() else Progress()
+        return _read(file, Progress) if file.exists() else Progress()
 
     def write(self, shard: int, progress: Progress) -> None:
         """Remember how far a shard is."""
@@ -212,9 +213,9 @@ class CampaignFolder:
         """Return how far all shards are together.
 
         Raises:
-            RegionalRuntimeError: a file is damaged.
+            DocumentError: a file is damaged.
         """
-        return sum((_read(file, _progress) for file in self.path.glob("shard-*.json")), Progress())
+        return sum((_read(file, Progress) for file in self.path.glob("shard-*.json")), Progress())
 
     def left(self, shards: range, programs: int | None) -> Iterator[tuple[int, int]]:
         """Yield the shards that are not finished, and how many programs each has.
@@ -230,16 +231,12 @@ class CampaignFolder:
                 yield shard, size
 
 
-def _progress(data: Any) -> Progress:
-    counts = {name: Counter(data[name]) for name in ("refused", "unclaimed")}
-    return Progress(**{**data, **counts})
+def _sum(one: Any, other: Any) -> Any:
+    return Counter(one) + Counter(other) if isinstance(one, dict) else one + other
 
 
-def _read(file: Path, read: Callable[[Any], T]) -> T:
-    try:
-        return read(json.loads(file.read_bytes()))
-    except (KeyError, TypeError, ValueError) as error:
-        raise RegionalRuntimeError(f"{file} is damaged ({error}): delete it") from error
+def _read(file: Path, kind: type[T]) -> T:
+    return read(file, kind, "file of a campaign", remedy="Delete it")
 
 
-__all__ = ["SEEDS", "SIZE", "CampaignFolder", "Part", "Plan", "Progress", "RegionalRuntimeError"]
+__all__ = ["SEEDS", "SIZE", "CampaignFolder", "Part", "Plan", "Progress"]

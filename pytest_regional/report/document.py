@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pytest_regional._documents import read
 from pytest_regional._files import dumps
-from pytest_regional._text import unknown_name
 from pytest_regional.backends import registry
 from pytest_regional.report.facts import Facts
-from pytest_regional.report.reading import GOLDEN_STATES, ReportError, check_run, read_json
 
 #: Raised when the meaning of a report changes.
 VERSION = 1
@@ -28,6 +27,12 @@ OUTCOMES = (
     "passed",
     "skipped",
 )
+
+#: What becomes of a golden in a run. Of several runs, or tests, the first of these that one says.
+GOLDEN_STATES = ("changed", "missing", "not written", "written", "same", "removed", "unused")
+
+#: Bytes of the largest report that is read.
+_LARGEST = 2**30
 
 #: How tests end, in the order of a table's cells.
 SHOWN = ("passed", "failed", "error", "crashed", "not finished", "unexpected pass", "known failure", "skipped")
@@ -50,7 +55,7 @@ class RunReport:
         merged_from: how many runs it is made of.
         unfinished: why the run did not end as it should have; empty where it did.
         goldens: each with ``file``, ``test``, ``backend``, ``name``, ``device`` and ``state``, one of
-            :data:`pytest_regional.report.reading.GOLDEN_STATES`.
+            :data:`GOLDEN_STATES`.
     """
 
     created: str
@@ -78,22 +83,12 @@ class RunReport:
         """Return the report in ``path``.
 
         Raises:
-            ReportError: no file, no report, or one of a format that this version does not know; says which, and where
-                in the file.
+            DocumentError: no file, no report, or one of a format that this version does not know; says which, and
+                where in the file.
         """
-        data = read_json(path)
-        if not isinstance(data, dict) or not isinstance(data.get("tests"), list):
-            raise ReportError(f"{path} is no report: --regional-report=FILE.json writes one")
-        if data.pop("version", None) != VERSION:
-            raise ReportError(f"{path} has a format that this version does not know: it reads version {VERSION}")
-        check_run(data, OUTCOMES, path)
-        defaults = {one.name: one.default for one in fields(RunReport) if one.init}
-        for name, value in data.items():
-            if name not in defaults:
-                raise ReportError(f"{path} is no report: {unknown_name('key', name, defaults)}")
-            if defaults[name] is not MISSING and type(value) is not type(defaults[name]):
-                raise ReportError(f"{path} is no report: {name} is no {type(defaults[name]).__name__}")
-        return RunReport(**data)
+        from pytest_regional.report.reading import checked_run
+
+        return RunReport(**checked_run(read(path, object, "report", most=_LARGEST), path))
 
     def by_test(self) -> dict[tuple[str, str, str], Facts]:
         """Return the facts by test, backend and device."""

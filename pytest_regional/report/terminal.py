@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_regional._documents import DocumentError
 from pytest_regional._text import plural, printable
 from pytest_regional.fuzz.budget import crash_markers, duration
 from pytest_regional.report import document, proofs
@@ -151,7 +152,7 @@ def _shown(note: Path) -> str:
 
     try:
         return files.load(note).source
-    except (files.ProgramFileError, OSError) as error:
+    except DocumentError as error:
         return printable(str(error))
 
 

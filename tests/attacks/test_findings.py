@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 
+from pytest_regional._documents import DocumentError
 from pytest_regional.command_line import main
 from pytest_regional.fuzz.budget import crash_markers
 from pytest_regional.fuzz.draw.graphs import random_programs
 from pytest_regional.fuzz.findings import files
 from pytest_regional.fuzz.findings.files import PARAMETERS
-from pytest_regional.fuzz.findings.folder import FindingError, FindingsFolder, to_data
+from pytest_regional.fuzz.findings.folder import FindingsFolder, to_data
 from pytest_regional.fuzz.model import source
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Region, Step
@@ -60,7 +61,7 @@ def outcome(folder: Path, data: bytes) -> str:
     try:
         finding = FindingsFolder(folder).read(path)
         _check_read(finding)
-    except FindingError as error:
+    except DocumentError as error:
         return "refused" if "finding.json" in str(error) and len(str(error)) < 5000 else f"unclear: {error}"
     except Exception as error:  # noqa: BLE001 - what is looked for
         return f"{type(error).__name__}: {str(error)[:200]}"
@@ -157,7 +158,8 @@ def note(event, arguments):
         done.append(f"{event} {arguments[0]}")
 
 
-from pytest_regional.fuzz.findings.folder import FindingError, from_data
+from pytest_regional._documents import DocumentError
+from pytest_regional.fuzz.findings.folder import from_data
 from tests.attacks.malformed import DOCUMENTS, RAN, injections
 import itertools
 import json
@@ -172,7 +174,7 @@ for what, document in itertools.islice(injections(DOCUMENTS), 0, None, 3):
     try:
         finding = from_data(json.loads(text))
         finding.script, finding.title, finding.text
-    except FindingError:
+    except DocumentError:
         pass
 print(f"{tried} tried: {done}")
 try:
@@ -235,13 +237,13 @@ def _large(path: Path) -> None:
 
 
 ODD_FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "a folder": (_folder, "is no regular file"),
-    "a FIFO": (os.mkfifo, "is no regular file"),
-    "a link to a device": (_link("/dev/zero"), "is no regular file"),
+    "a folder": (_folder, "is not a regular file"),
+    "a FIFO": (os.mkfifo, "is not a regular file"),
+    "a link to a device": (_link("/dev/zero"), "is not a regular file"),
     "a link to nothing": (_link("nowhere"), "cannot be read: No such file"),
     "a link to itself": (_link("odd.json"), "cannot be read: Too many levels"),
     "a terabyte": (_large, "is larger than 16 MiB"),
-    "nothing": (Path.touch, "is no JSON"),
+    "nothing": (Path.touch, "is empty"),
 }
 
 
@@ -281,7 +283,7 @@ def test_a_note_of_an_unknown_process_is_reported(number, tmp_path):
 
     told = [_shown(note) for note in crash_markers(tmp_path)]
     assert len(told) == (number != "0")
-    assert all("is no JSON" in one and "\x1b" not in one for one in told)
+    assert all("is not JSON" in one and "\x1b" not in one for one in told)
 
 
 def test_a_finding_moves_no_cursor(tmp_path, capsys):

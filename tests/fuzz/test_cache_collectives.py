@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 import torch.distributed as dist
 
+from pytest_regional._documents import DocumentError, decoded
 from pytest_regional.fuzz.caches.collectives import COLLECTIVES, MESHES, process_group
-from pytest_regional.fuzz.caches.findings import _data, _event
+from pytest_regional.fuzz.caches.findings import EventFields, _data
 from pytest_regional.fuzz.caches.model import CacheModel, Key, canonical
 from pytest_regional.fuzz.caches.random_sequences import RULES, fields_of_keys, sequences, sequences_for
 from pytest_regional.fuzz.caches.sequences import Compile, NewProcess, Restart, run_sequence
-from pytest_regional.fuzz.findings.strict_json import Field, MalformedError
 from pytest_regional.fuzz.oracles import OracleViolationError
 from pytest_regional.testing import regional
 
@@ -160,9 +160,9 @@ def test_an_emulated_gpu_has_no_collectives():
 
 def test_files_of_findings_hold_them():
     event = Compile(replace(MESH, rank=1))
-    assert _event(Field(_data(event))) == event
+    assert decoded(_data(event), EventFields).made() == event
     assert str(event.key).endswith("rank 1 of 4, mesh 2x2")
-    with pytest.raises(MalformedError, match=r"key.rank: there is no rank 3 of 2"):
-        _event(Field({"event": "compile", "key": {"world": 2, "rank": 3}}))
-    with pytest.raises(MalformedError, match=r"key.mesh: '8x8' is none of"):
-        _event(Field({"event": "compile", "key": {"mesh": "8x8"}}))
+    with pytest.raises(DocumentError, match=r"key.rank: there is no rank 3 of 2"):
+        decoded({"event": "compile", "key": {"world": 2, "rank": 3}}, EventFields)
+    with pytest.raises(DocumentError, match=r"key.mesh: Invalid enum value '8x8'"):
+        decoded({"event": "compile", "key": {"mesh": "8x8"}}, EventFields)

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
+from pytest_regional._documents import DocumentError
 from pytest_regional.fuzz.findings import files
-from pytest_regional.fuzz.findings.files import ProgramFileError
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Context, Program, Region, Step
 
@@ -49,7 +49,7 @@ def changed(**changes):
     [
         ([], "version None"),
         (changed(version=2), "version 2, this pytest-regional reads version 1"),
-        ({key: value for key, value in changed().items() if key != "outputs"}, "'outputs'"),
+        ({key: value for key, value in changed().items() if key != "outputs"}, "`outputs`"),
         (changed(steps=[{"operator": "no_such_operator"}]), "no_such_operator"),
         (changed(arguments=[{"shape": [2], "size": 3}]), "size"),
         (changed(outputs=[99]), "value 99"),
@@ -66,7 +66,7 @@ def changed(**changes):
     ],
 )
 def test_invalid_programs_are_refused(data, problem):
-    with pytest.raises(ProgramFileError, match=problem):
+    with pytest.raises(DocumentError, match=problem):
         files.from_data(data)
 
 
@@ -75,7 +75,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     broken.write_text("{")
     foreign.write_text(json.dumps({"version": 7}))
 
-    with pytest.raises(ProgramFileError, match=r"broken\.json is no JSON"):
+    with pytest.raises(DocumentError, match=r"broken\.json is not JSON"):
         files.load(broken)
-    with pytest.raises(ProgramFileError, match=r"foreign\.json: the program has version 7"):
+    with pytest.raises(DocumentError, match=r"foreign\.json: the document: the program has version 7"):
         files.load(foreign)

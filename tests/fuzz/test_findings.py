@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch._inductor.config
 
+from pytest_regional._documents import DocumentError
 from pytest_regional.command_line import main
 from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.findings import folder
-from pytest_regional.fuzz.findings.folder import Finding, FindingError, FindingsFolder
+from pytest_regional.fuzz.findings.folder import Finding, FindingsFolder
 from pytest_regional.fuzz.findings.provenance import Signature
 from pytest_regional.fuzz.findings.scripts import shows
 from pytest_regional.fuzz.model.arguments import TensorInput
@@ -66,7 +67,7 @@ def test_the_smaller_program_stays(tmp_path):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
         ('{"version": 9}', "version 9"),
         ('{"version": 1}', "no finding"),
         ('{"version": 2}', "no finding"),
@@ -76,7 +77,7 @@ def test_a_file_that_holds_no_finding_is_named(tmp_path, text, problem):
     path = tmp_path / "odd.json"
     path.write_text(text)
 
-    with pytest.raises(FindingError, match=rf"odd\.json.*{problem}"):
+    with pytest.raises(DocumentError, match=rf"odd\.json.*{problem}"):
         FindingsFolder(tmp_path).read(path)
 
 
@@ -260,10 +261,10 @@ def edited(tmp_path, **changes):
     ("changes", "problem"),
     [
         ({"oracle": "colour"}, "RegionalValueError: unknown oracle 'colour'"),
-        ({"mode": "slow"}, "no finding: mode: 'slow' is none of"),
+        ({"mode": "slow"}, "no finding: mode: Invalid enum value 'slow'"),
         (
             {"program": {"version": 1, "arguments": [{"shape": [2], "dtype": "float3"}]}},
-            "no finding: program: the field 'blocks' is missing",
+            "no finding: program.arguments[0].dtype: Invalid enum value 'float3'",
         ),
     ],
 )

@@ -8,12 +8,12 @@ import itertools
 import pytest
 
 from pytest_regional import BackendSpec, GraphCapabilities
+from pytest_regional._documents import DocumentError
 from pytest_regional._errors import RegionalValueError
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import PARTITIONERS
 from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.findings import files
-from pytest_regional.fuzz.findings.files import ProgramFileError
 from pytest_regional.fuzz.findings.folder import Finding
 from pytest_regional.fuzz.findings.provenance import Signature
 from pytest_regional.fuzz.findings.scripts import ScriptSpec, stand_alone
@@ -53,7 +53,7 @@ def test_a_finding_names_it():
 def test_it_survives_a_file():
     assert files.from_data(files.to_data(MIN_CUT)) == MIN_CUT
     assert "partitioner" not in files.to_data(TRAINING)
-    with pytest.raises(ProgramFileError, match="partitioner"):
+    with pytest.raises(DocumentError, match="partitioner"):
         files.from_data({**files.to_data(TRAINING), "partitioner": "os.system"})
     assert MIN_CUT.identity != TRAINING.identity
 

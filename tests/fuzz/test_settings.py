@@ -12,6 +12,7 @@ import torch._functorch.config
 import torch._inductor.config
 
 from pytest_regional import BackendSpec
+from pytest_regional._documents import DocumentError
 from pytest_regional._errors import RegionalValueError
 from pytest_regional._torch.config import config_default, config_module
 from pytest_regional.fuzz.budget import Budget
@@ -95,15 +96,15 @@ def test_files_keep_them():
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"inductor.no_such": True}, "settings.*no setting that programs are compiled under"),
+        ({"inductor.no_such": True}, "settings.* is not a setting that programs are compiled under"),
         ({"inductor.max_fusion_size": True}, "True is none of 1, 4"),
         ({"inductor.aggressive_fusion": 1}, "1 is none of True"),
         ({"inductor.max_fusion_size": 10**9}, "is none of 1, 4"),
-        ([], "is no object"),
+        ([], "settings: Expected `object`, got `array`"),
     ],
 )
 def test_files_refuse_others(settings, problem):
-    with pytest.raises(files.ProgramFileError, match=problem):
+    with pytest.raises(DocumentError, match=problem):
         files.from_data({**files.to_data(PLAIN), "settings": settings})
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_regional._documents import DocumentError
 from pytest_regional._errors import RegionalRuntimeError
 from pytest_regional.fuzz import oracles, shard_worker
 from pytest_regional.fuzz.findings.folder import FindingsFolder
@@ -227,5 +228,5 @@ def test_two_commands_do_not_work_on_one_campaign(campaign, monkeypatch):
 def test_a_damaged_file_is_named(campaign):
     campaign.file(0).write_text("{")
 
-    with pytest.raises(RegionalRuntimeError, match=r"shard-00000.json is damaged \(.*\): delete it"):
+    with pytest.raises(DocumentError, match=r"shard-00000.json is no.* Delete it"):
         campaign.total()

@@ -171,7 +171,7 @@ def test_a_file_without_a_finding_is_reported_and_stops_nothing(downstream, pyte
     result = fuzzed(downstream, HOLDS, "--regional-fuzz=2", "--regional-seed=7", "--regional-findings=found")
 
     result.assert_outcomes(passed=1, warnings=1)
-    result.stdout.fnmatch_lines(["*RegionalWarning: *odd.json is no JSON*"])
+    result.stdout.fnmatch_lines(["*RegionalWarning: *odd.json is not JSON*"])
 
 
 @pytest.mark.parametrize("place", ["test_it.py", "test_it.py/below"])

@@ -6,7 +6,9 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, structs
 
 from pytest_regional._torch.config import TIMINGS
 from pytest_regional.fuzz.caches.collectives import COLLECTIVES, GROUPS, MESHES
@@ -21,9 +23,8 @@ from pytest_regional.fuzz.caches.sequences import (
     Restart,
     run_sequence,
 )
-from pytest_regional.fuzz.findings.provenance import Provenance, Signature, provenance_of
+from pytest_regional.fuzz.findings.provenance import Provenance, Signature
 from pytest_regional.fuzz.findings.scripts import with_harness
-from pytest_regional.fuzz.findings.strict_json import Field
 from pytest_regional.fuzz.modes import nearest_mode
 
 if TYPE_CHECKING:
@@ -110,21 +111,6 @@ class SequenceFinding(Provenance):
             "detail": self.detail,
             **self.provenance(),
         }
-
-    @classmethod
-    def from_fields(cls, signature: Signature, fields: Mapping[str, Field]) -> SequenceFinding:
-        """Return the finding that the fields of a document describe.
-
-        Raises:
-            MalformedError: one does not hold what it has to.
-        """
-        return cls(
-            signature,
-            tuple(map(_event, fields["sequence"].items())),
-            tuple(map(_event, fields["original_sequence"].items())),
-            fields["detail"].text(),
-            **provenance_of(fields),
-        )
 
 
 def lines_of(sequence: Sequence[Event]) -> list[str]:
@@ -213,41 +199,54 @@ def _data(event: Event) -> dict[str, Any]:
     return {"event": kind, **dataclasses.asdict(event)}
 
 
-def _event(field: Field) -> Event:
-    given = field.mapping()
-    kind = given["event"].one_of(_KINDS) if "event" in given else field.refuse("the field 'event' is missing")
-    match kind:
-        case "compile" | "new process":
-            key = _key(field.fields(("event", "key"))["key"])
-            return Compile(key) if kind == "compile" else NewProcess(key)
-        case "damage":
-            fields = field.fields(("event", "number", "kind"))
-            return Damage(fields["number"].integer(0, 10**6), fields["kind"].one_of(DAMAGES))
-    field.fields(("event",))
-    return Restart() if kind == "restart" else Clear()
+_Ranks = Annotated[int, Meta(ge=0, le=8)]
+_Size = Annotated[int, Meta(ge=0, le=4096)]
+_Line = Annotated[str, Meta(max_length=200)]
 
-
-_KEY: Mapping[str, Callable[[Field], Any]] = {
-    "program": lambda field: field.one_of((*PROGRAMS, *COLLECTIVES)),
-    "region": lambda field: field.or_none(Field.line),
-    "fusion": lambda field: field.or_none(lambda number: number.integer(0, 4096)),
-    "passes": lambda field: tuple(item.or_none(Field.line) for item in field.items(100)),
-    "timing": lambda field: field.one_of(TIMINGS),
-    "size": lambda field: field.integer(0, 4096),
-    "dynamic": Field.flag,
-    "training": Field.flag,
-    "state": lambda field: field.one_of(STATES),
-    "world": lambda field: field.integer(0, 8),
-    "rank": lambda field: field.integer(0, 7),
-    "mesh": lambda field: field.one_of(("", *MESHES)),
-    "group": lambda field: field.one_of(GROUPS),
-    "traces": Field.flag,
+_KEY: Mapping[str, Any] = {
+    "program": Literal[(*PROGRAMS, *COLLECTIVES)],
+    "region": _Line | None,
+    "fusion": _Size | None,
+    "passes": Annotated[tuple[_Line | None, ...], Meta(max_length=100)],
+    "timing": Literal[TIMINGS],
+    "size": _Size,
+    "dynamic": bool,
+    "training": bool,
+    "state": Literal[tuple(STATES)],
+    "world": _Ranks,
+    "rank": _Ranks,
+    "mesh": Literal[("", *MESHES)],
+    "group": Literal[GROUPS],
 }
+_KeyFields: Any = defstruct(
+    "_KeyFields", [(name, kind, getattr(Key(), name)) for name, kind in _KEY.items()], forbid_unknown_fields=True
+)
 
 
-def _key(field: Field) -> Key:
-    fields = field.fields((), tuple(_KEY))
-    key = Key(**{name: _KEY[name](one) for name, one in fields.items()})
-    if key.rank >= max(key.world, 1):
-        fields["rank"].refuse(f"there is no rank {key.rank} of {key.world}")
-    return key
+class EventFields(Struct, forbid_unknown_fields=True):
+    """An event in a finding file."""
+
+    event: Literal[tuple(_KINDS)]  # type: ignore[valid-type]
+    key: _KeyFields | UnsetType = UNSET
+    number: Annotated[int, Meta(ge=0, le=10**6)] | UnsetType = UNSET
+    kind: Literal[tuple(DAMAGES)] | UnsetType = UNSET  # type: ignore[valid-type]
+
+    def __post_init__(self) -> None:
+        """Check that the fields are those of the event, and that texts can be printed."""
+        given = {name for name in ("key", "number", "kind") if getattr(self, name) is not UNSET}
+        needed = {field.name for field in dataclasses.fields(_KINDS[self.event])}
+        if given != needed:
+            raise ValueError(f"the event {self.event!r} has the fields: {', '.join(sorted(needed)) or 'no others'}")
+        if self.key is not UNSET:
+            if self.key.rank >= max(self.key.world, 1):
+                raise ValueError(f"key.rank: there is no rank {self.key.rank} of {self.key.world}")
+            if not all(line is None or line.isprintable() for line in (self.key.region, *self.key.passes)):
+                raise ValueError("key: a text that is not a line of printable characters")
+
+    def made(self) -> Event:
+        """Return the event."""
+        given = {name: getattr(self, name) for name in ("number", "kind") if getattr(self, name) is not UNSET}
+        if self.key is not UNSET:
+            given["key"] = Key(**structs.asdict(self.key))
+        event: Event = _KINDS[self.event](**given)
+        return event

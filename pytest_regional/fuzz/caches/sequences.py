@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from pytest_regional._cache_keys import KEYS
 from pytest_regional.fuzz.caches.collectives import CollectiveProgram, process_group
 from pytest_regional.fuzz.caches.model import STATES, Answer, AnyProgram, CacheModel, Key, program_of
 from pytest_regional.fuzz.modes import keeping_whole_results
@@ -130,7 +131,7 @@ class Executor:
         self.model.ran_elsewhere(key)
 
     def _damage(self, number: int, kind: str) -> None:
-        files = sorted(path for path in self.regional.folder.rglob("*") if path.is_file())
+        files = sorted(path for path in self.regional.folder.rglob("*") if path.is_file() and path.parent.name != KEYS)
         if not self.regional.supports("pytorch_outer_cache"):
             # Inductor does not look at what its code files hold (docs/findings/emptied_code_file.py), and is under
             # every backend; what a backend keeps itself is what it answers for.

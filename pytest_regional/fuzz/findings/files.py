@@ -11,15 +11,15 @@ import keyword
 import math
 import re
 import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, cast
 
-from pytest_regional._errors import RegionalError, RegionalValueError
+from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert, structs
+
+from pytest_regional._documents import DocumentError, decoded, read
 from pytest_regional._files import write_whole
 from pytest_regional.backends.spec import PARTITIONERS
-from pytest_regional.fuzz.findings import strict_json
-from pytest_regional.fuzz.findings.strict_json import Field, MalformedError
 from pytest_regional.fuzz.model.arguments import CONTENT_SOURCES, DTYPES, LAYOUTS, PARTS, TensorInput
 from pytest_regional.fuzz.model.building import check_buildable
 from pytest_regional.fuzz.model.program import (
@@ -31,7 +31,6 @@ from pytest_regional.fuzz.model.program import (
     Region,
     Step,
 )
-from pytest_regional.fuzz.operators.operator import Operator
 from pytest_regional.fuzz.operators.schemas import ARGUMENTS, WORDS
 from pytest_regional.fuzz.operators.table import operator_named
 from pytest_regional.fuzz.settings import BY_NAME
@@ -42,9 +41,6 @@ VERSION = 1
 #: How many elements all inputs of a program have at most, so that no file takes a machine's memory.
 ELEMENTS = 2**23
 
-# Generated programs stay far below; contexts are ``with`` statements, of which Python nests 20.
-_LARGEST, _LARGEST_NUMBER, _RANK, _DEPTH, _ARGUMENTS = 2**20, 10**6, 12, 12, 1000
-
 #: What the parts of a program raise, and eager, where they do not go together.
 _UNFIT = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
@@ -52,10 +48,6 @@ _CONFIG = r"[a-z]\w*(\.[a-z]\w*)*"
 _NAMES = r"\w+(,\w+)*"
 #: Settings whose value is a list of names.
 _CONFIGS_OF_NAMES = ("max_autotune_gemm_backends", "max_autotune_conv_backends", "max_autotune_gemm_search_space")
-
-
-class ProgramFileError(RegionalError, ValueError):
-    """A program file that cannot be read; the message names file, place and what to do."""
 
 
 def to_data(program: Program) -> dict[str, Any]:
@@ -81,58 +73,6 @@ def to_data(program: Program) -> dict[str, Any]:
     }
 
 
-def from_data(data: Any) -> Program:
-    """Return the program that plain data describes, built again in eager to see that it still can be.
-
-    Raises:
-        ProgramFileError: the data is of another version, or describes no program; names the field.
-    """
-    try:
-        return program_in(Field(data))
-    except MalformedError as error:
-        raise ProgramFileError(str(error)) from error
-
-
-def program_in(field: Field) -> Program:
-    """Return the program that stands in ``field`` of a document.
-
-    What it says becomes Python source, which is executed: no text gets there but names of tables, and integers.
-
-    Raises:
-        MalformedError: there is none, or one of another version.
-    """
-    version = field.value.get("version") if isinstance(field.value, Mapping) else None
-    if type(version) is not int or version != VERSION:
-        field.refuse(
-            f"the program has version {reprlib.repr(version)}, this pytest-regional reads version {VERSION}: "
-            f"replay it with the release that wrote it."
-        )
-    fields = field.fields(
-        ("version", "arguments", "blocks", "steps", "outputs", "training", "dynamic"), ("partitioner", "settings")
-    )
-    arguments = tuple(_argument(item, index) for index, item in enumerate(fields["arguments"].items(_ARGUMENTS)))
-    if sum(math.prod(max(size, 1) for size in argument.shape) for argument in arguments) > ELEMENTS:
-        fields["arguments"].refuse(f"more than {ELEMENTS} elements")
-    if any(
-        argument.alias_of is not None and arguments[argument.alias_of].alias_of is not None for argument in arguments
-    ):
-        fields["arguments"].refuse("a part of an argument that is a part of another one")
-    blocks = tuple(map(_block, fields["blocks"].items()))
-    steps = tuple(_step(item, len(blocks)) for item in fields["steps"].items())
-    _check_new(fields["steps"], range(len(arguments)), steps)
-    outputs = _numbers(fields["outputs"])
-    training, dynamic = fields["training"].flag(), fields["dynamic"].or_none(Field.flag)
-    partitioner = fields["partitioner"].one_of(PARTITIONERS) if "partitioner" in fields else None
-    named = fields["settings"].mapping(100) if "settings" in fields else {}
-    settings = tuple((name, _setting(one, name)) for name, one in named.items())
-    try:
-        program = Program(arguments, steps, outputs, blocks, training, dynamic, partitioner, settings)
-        check_buildable(program)
-    except _UNFIT as error:
-        field.refuse(f"no program: {type(error).__name__}: {error}")
-    return program
-
-
 def save(program: Program, path: Path) -> None:
     """Write ``program`` to ``path``."""
     write_whole(path, (json.dumps(to_data(program), indent=1) + "\n").encode())
@@ -142,15 +82,13 @@ def load(path: Path) -> Program:
     """Read the program in ``path``.
 
     Raises:
-        ProgramFileError: the file is no program file of this version.
-        OSError: it cannot be read.
+        DocumentError: it cannot be read, or is no program file of this version.
     """
+    data = read(path, object, "program")
     try:
-        return from_data(strict_json.read(path))
-    except MalformedError as error:
-        raise ProgramFileError(f"{path} {error}") from error
-    except ProgramFileError as error:
-        raise ProgramFileError(f"{path}: {error}") from error
+        return from_data(data)
+    except DocumentError as error:
+        raise DocumentError(f"{path}: {error}") from error
 
 
 def _sparse(record: Any) -> dict[str, Any]:
@@ -184,179 +122,233 @@ def _context_data(context: Region | Context) -> dict[str, Any]:
 
 # Reading
 
+#: The number of a value or a block, a size, and an integer that a program may hold.
+_Number = Annotated[int, Meta(ge=0, le=10**6)]
+_Size = Annotated[int, Meta(ge=0, le=ELEMENTS)]
+_Integer = Annotated[int, Meta(ge=-(2**20), le=2**20)]
+_Integers = Annotated[list[_Integer], Meta(max_length=12)]
+_Dimensions = Annotated[list[_Number], Meta(max_length=12)]
+_Line = Annotated[str, Meta(max_length=200)]
+_ID = _Line | _Integer
 
-def _numbers(field: Field) -> tuple[int, ...]:
-    """Return numbers of values, or of blocks."""
-    return tuple(item.integer(0, _LARGEST_NUMBER) for item in field.items())
-
-
-def _setting(field: Field, name: str) -> bool | int | float:
-    """Return the value of a setting that programs may have; it is one of the table's."""
-    if name not in BY_NAME:
-        field.refuse("no setting that programs are compiled under")
-    allowed = BY_NAME[name].values
-    # True is 1 to Python, and neither to a setting.
-    value = next((one for one in allowed if type(one) is type(field.value) and one == field.value), None)
-    if value is None:
-        field.refuse(f"{reprlib.repr(field.value)} is none of {', '.join(map(repr, allowed))}")
-    return value
-
-
-_OF_AN_ARGUMENT = tuple(field.name for field in dataclasses.fields(TensorInput) if field.name != "shape")
-
-
-def _argument(field: Field, index: int) -> TensorInput:
-    """Return argument ``index``, which may be a view of an earlier one."""
-    fields = field.fields(("shape",), _OF_AN_ARGUMENT)
-    shape = tuple(item.integer(0, ELEMENTS) for item in fields["shape"].items(_RANK))
-    read: dict[str, Callable[[Field], Any]] = {
-        "dtype": lambda one: one.one_of(DTYPES),
-        "layout": lambda one: one.one_of(LAYOUTS),
-        "content": lambda one: one.one_of(CONTENT_SOURCES),
-        "requires_grad": Field.flag,
-        "below": lambda one: one.integer(0, _LARGEST),
-        "alias_of": lambda one: one.or_none(lambda number: number.integer(0, index - 1)),
-        "part": lambda one: one.one_of(PARTS),
-        "detached": Field.flag,
-        "dynamic": lambda one: tuple(item.integer(0, len(shape) - 1) for item in one.items(_RANK)),
-    }
-    return TensorInput(shape, **{name: read[name](one) for name, one in fields.items() if name != "shape"})
+#: How each parameter of the operator table is read, by name; an argument of a schema may be nothing, a flag, a number,
+#: a few of them, or a known word.
+PARAMETERS: Mapping[str, Any] = {
+    **dict.fromkeys(
+        ARGUMENTS,
+        Literal[tuple(sorted(WORDS))]
+        | bool
+        | _Integer
+        | float
+        | Annotated[list[_Integer | float], Meta(max_length=12)]
+        | None,
+    ),
+    "reverse": bool,
+    **dict.fromkeys(("high", "low"), int | float),
+    **dict.fromkeys(("shape", "sizes", "strides"), _Integers),
+    **dict.fromkeys(("first", "length", "second", "shift"), _Integer),
+    "size": Annotated[int, Meta(ge=0, le=4096)] | _Integers,  # some operators make a square of it
+    "count": Annotated[int, Meta(ge=1, le=64)],
+}
 
 
-def _block(field: Field) -> Block:
-    fields = field.fields(("parameters", "steps", "result"))
-    parameters = _numbers(fields["parameters"])
-    steps = tuple(_step(item, 0) for item in fields["steps"].items())
-    if len(set(parameters)) < len(parameters):
-        fields["parameters"].refuse("one number stands twice")
-    known = _check_new(fields["steps"], parameters, steps)
-    result = fields["result"].integer(0, _LARGEST_NUMBER)
-    if result not in known:
-        fields["result"].refuse(f"value {result}, which no step makes")
-    return Block(parameters, steps, result)
+class _Argument(Struct, forbid_unknown_fields=True):
+    shape: Annotated[tuple[_Size, ...], Meta(max_length=12)]
+    dtype: Literal[DTYPES] = "float32"  # type: ignore[valid-type]
+    layout: Literal[LAYOUTS] = "dense"  # type: ignore[valid-type]
+    content: Literal[tuple(CONTENT_SOURCES)] = "signed"  # type: ignore[valid-type]
+    requires_grad: bool = False
+    below: Annotated[int, Meta(ge=0, le=2**20)] = 0
+    alias_of: _Number | None = None
+    part: Literal[PARTS] = "whole"  # type: ignore[valid-type]
+    detached: bool = False
+    dynamic: Annotated[tuple[_Number, ...], Meta(max_length=12)] = ()
+
+    def __post_init__(self) -> None:
+        if any(one >= len(self.shape) for one in self.dynamic):
+            raise ValueError(f"dynamic: there are {len(self.shape)} dimensions")
 
 
-def _check_new(field: Field, known: Iterable[int], steps: Sequence[Step]) -> set[int]:
-    """Return the numbers of all values; each step makes new ones.
+class _Scope(Struct, forbid_unknown_fields=True):
+    """A region, or another context."""
 
-    Raises:
-        MalformedError: one is made twice.
-    """
+    context: Literal[tuple(CONTEXT_SOURCES)] | UnsetType = UNSET  # type: ignore[valid-type]
+    region: _ID | UnsetType | None = UNSET
+    configs: Annotated[dict[str, bool | int | float | str | None], Meta(max_length=100)] | UnsetType = UNSET
+    after: list[_ID] | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        given = [one is not UNSET for one in (self.region, self.configs, self.after)]
+        if any(given) == (self.context is not UNSET) or (any(given) and not all(given)):
+            raise ValueError("expected the field 'context', or the fields 'region', 'configs' and 'after'")
+        for name, value in self.configs.items() if isinstance(self.configs, dict) else ():
+            _check_config(name, value)
+        for line in (self.region, *(self.after or ())):
+            if isinstance(line, str) and not line.isprintable():
+                raise ValueError(f"{reprlib.repr(line)} is not a line of printable characters")
+
+    def made(self) -> Region | Context:
+        if self.context is not UNSET:
+            return Context(self.context)
+        configs: Any = tuple(self.configs.items()) if isinstance(self.configs, dict) else ()
+        after = self.after if isinstance(self.after, list) else ()
+        return Region(None if self.region is UNSET else self.region, configs, tuple(after))
+
+
+def _check_config(name: str, value: Any) -> None:
+    """Refuse settings that speak to other machines, and texts, which may be paths or commands, but for few settings."""
+    if not re.fullmatch(_CONFIG, name, re.ASCII) or any(map(keyword.iskeyword, name.split("."))):
+        raise ValueError(f"configs: {reprlib.repr(name)} is not the name of a setting")
+    if "remote" in name or "upload" in name:
+        raise ValueError(f"configs: {name} is a setting that speaks to another machine")
+    if isinstance(value, str) and (name not in _CONFIGS_OF_NAMES or not re.fullmatch(_NAMES, value, re.ASCII)):
+        raise ValueError(f"configs: {name} is text; only {', '.join(_CONFIGS_OF_NAMES)} are, names with commas between")
+
+
+class _Step(Struct, forbid_unknown_fields=True):
+    operator: _Line
+    operands: list[_Number] = []
+    parameters: dict[str, Any] = {}
+    results: list[_Number] = []
+    scope: Annotated[list[_Scope], Meta(max_length=12)] = []
+    blocks: list[_Number] = []
+
+    def __post_init__(self) -> None:
+        operator = operator_named(self.operator)
+        lengths = {"operands": len(operator.operands), "results": operator.results, "blocks": operator.calls}
+        for name, length in lengths.items():
+            if len(getattr(self, name)) != length:
+                raise ValueError(f"{len(getattr(self, name))} {name}, and {operator.name} has {length}")
+        if self.parameters.keys() != set(operator.parameter_names):
+            raise ValueError(f"{operator.name} needs the parameters {', '.join(operator.parameter_names) or 'none'}")
+        for name, value in self.parameters.items():
+            self.parameters[name] = _parameter(name, value)
+
+    def made(self) -> Step:
+        return Step(
+            self.operator,
+            tuple(self.operands),
+            tuple(self.parameters.items()),
+            tuple(self.results),
+            tuple(one.made() for one in self.scope),
+            tuple(self.blocks),
+        )
+
+
+def _parameter(name: str, value: Any) -> Parameter:
+    try:
+        read = convert(value, PARAMETERS[name])
+    except ValidationError as error:
+        raise ValueError(f"parameters: {name}: {error}") from error
+    if not isinstance(read, list):
+        return cast("Parameter", read)
+    if all(isinstance(one, int) for one in read) and math.prod(max(abs(one), 1) for one in read) > ELEMENTS:
+        raise ValueError(f"parameters: {name} has more than {ELEMENTS} elements")
+    return tuple(read)
+
+
+def _check_new(known: Iterable[int], steps: Sequence[_Step]) -> set[int]:
+    """Return the numbers of all values; each step makes new ones."""
     numbers = set(known)
-    for item, step in zip(field.items(), steps, strict=True):
+    for place, step in enumerate(steps):
         if len(set(step.results) - numbers) < len(step.results):
-            item.refuse("it makes a value that is there already")
+            raise ValueError(f"steps[{place}] makes a value that is there already")
         numbers.update(step.results)
     return numbers
 
 
-def _step(field: Field, blocks: int) -> Step:
-    """Return a step of a program that has so many ``blocks``."""
-    fields = field.fields(("operator",), ("operands", "parameters", "results", "scope", "blocks"))
-    operator = _operator(fields["operator"])
-    operands = _of_length(fields, field, "operands", len(operator.operands))
-    results = _of_length(fields, field, "results", operator.results)
-    called = _of_length(fields, field, "blocks", operator.calls)
-    if any(index >= blocks for index in called):
-        fields["blocks"].refuse(f"there are {blocks} blocks")
-    given = fields["parameters"].fields(operator.parameter_names) if "parameters" in fields else {}
-    if len(given) < len(operator.parameter_names):
-        field.refuse(f"{operator.name} needs {', '.join(operator.parameter_names)} in the field 'parameters'")
-    parameters = tuple((name, PARAMETERS[name](one)) for name, one in given.items())
-    scope = tuple(map(_context, fields["scope"].items(_DEPTH))) if "scope" in fields else ()
-    return Step(operator.name, operands, parameters, results, scope, called)
+class _Block(Struct, forbid_unknown_fields=True):
+    parameters: list[_Number]
+    steps: list[_Step]
+    result: _Number
+
+    def __post_init__(self) -> None:
+        if len(set(self.parameters)) < len(self.parameters):
+            raise ValueError("parameters: one number is there twice")
+        if any(step.blocks for step in self.steps):
+            raise ValueError("a step of a block calls a block")
+        if self.result not in _check_new(self.parameters, self.steps):
+            raise ValueError(f"result: value {self.result}, which no step makes")
+
+    def made(self) -> Block:
+        return Block(tuple(self.parameters), tuple(step.made() for step in self.steps), self.result)
 
 
-def _operator(field: Field) -> Operator:
-    name = field.line()
+class _Program(Struct, forbid_unknown_fields=True):
+    version: int
+    arguments: Annotated[list[_Argument], Meta(max_length=1000)]
+    blocks: Annotated[list[_Block], Meta(max_length=10_000)]
+    steps: Annotated[list[_Step], Meta(max_length=10_000)]
+    outputs: Annotated[list[_Number], Meta(max_length=10_000)]
+    training: bool
+    dynamic: bool | None
+    partitioner: Literal[PARTITIONERS] | None = None  # type: ignore[valid-type]
+    settings: Annotated[dict[str, bool | int | float], Meta(max_length=100)] = {}
+
+    def __post_init__(self) -> None:
+        if sum(math.prod(max(size, 1) for size in argument.shape) for argument in self.arguments) > ELEMENTS:
+            raise ValueError(f"arguments: more than {ELEMENTS} elements")
+        for index, argument in enumerate(self.arguments):
+            if argument.alias_of is None:
+                continue
+            if argument.alias_of >= index:
+                raise ValueError(f"arguments[{index}].alias_of: argument {argument.alias_of} is not an earlier one")
+            if self.arguments[argument.alias_of].alias_of is not None:
+                raise ValueError("arguments: a part of an argument that is a part of another one")
+        if any(index >= len(self.blocks) for step in self.steps for index in step.blocks):
+            raise ValueError(f"steps: there are {len(self.blocks)} blocks")
+        _check_new(range(len(self.arguments)), self.steps)
+        for name, value in self.settings.items():
+            _check_setting(name, value)
+
+    def made(self) -> Program:
+        program = Program(
+            tuple(TensorInput(**structs.asdict(one)) for one in self.arguments),
+            tuple(one.made() for one in self.steps),
+            tuple(self.outputs),
+            tuple(one.made() for one in self.blocks),
+            self.training,
+            self.dynamic,
+            self.partitioner,
+            tuple(self.settings.items()),
+        )
+        check_buildable(program)
+        return program
+
+
+def _check_setting(name: str, value: Any) -> None:
+    """Refuse what is not a setting that programs are compiled under, or another value than the table's."""
+    if name not in BY_NAME:
+        raise ValueError(f"settings: {reprlib.repr(name)} is not a setting that programs are compiled under")
+    allowed = BY_NAME[name].values
+    # True is 1 to Python, and neither to a setting.
+    if not any(type(one) is type(value) and one == value for one in allowed):
+        raise ValueError(f"settings: {name}: {value!r} is none of {', '.join(map(repr, allowed))}")
+
+
+def from_data(data: Any, place: str = "") -> Program:
+    """Return the program that plain data describes, built again in eager to see that it still can be.
+
+    What it says becomes Python source, which is executed: no text gets there but names of tables, and integers.
+
+    Args:
+        data: plain data.
+        place: where it stands in a document, for messages.
+
+    Raises:
+        DocumentError: the data is of another version, or describes no program; names the field.
+    """
+    version = data.get("version") if isinstance(data, Mapping) else None
+    if type(version) is not int or version != VERSION:
+        raise DocumentError(
+            f"{place or 'the document'}: the program has version {reprlib.repr(version)}, this pytest-regional reads "
+            f"version {VERSION}: replay it with the release that wrote it."
+        )
+    read = decoded(data, _Program, place)
     try:
-        return operator_named(name)
-    except RegionalValueError as error:
-        field.refuse(str(error))
+        return read.made()
+    except _UNFIT as error:
+        raise DocumentError(f"{place or 'the document'}: no program: {type(error).__name__}: {error}") from error
 
 
-def _of_length(fields: Mapping[str, Field], step: Field, name: str, length: int) -> tuple[int, ...]:
-    numbers = _numbers(fields[name]) if name in fields else ()
-    if len(numbers) != length:
-        step.refuse(f"{len(numbers)} {name} where the operator has {length}")
-    return numbers
-
-
-def _integer(field: Field) -> int:
-    return field.integer(-_LARGEST, _LARGEST)
-
-
-def _size(field: Field) -> int | tuple[int, ...]:
-    # Some operators make a square of it.
-    return _integers(field) if isinstance(field.value, list) else field.integer(0, 4096)
-
-
-def _integers(field: Field) -> tuple[int, ...]:
-    items = tuple(item.integer(-_LARGEST, _LARGEST) for item in field.items(_RANK))
-    if math.prod(max(abs(item), 1) for item in items) > ELEMENTS:
-        field.refuse(f"more than {ELEMENTS} elements")
-    return items
-
-
-def _argument_of_aten(field: Field) -> Parameter:
-    """Return what an argument of a schema may be: nothing, a flag, a number, a few of them, or a known word."""
-    if isinstance(field.value, list):
-        return tuple(map(_number, field.items(_RANK))) if _has_floats(field.value) else _integers(field)
-    if field.value is None or isinstance(field.value, bool):
-        return field.value
-    return field.one_of(WORDS) if isinstance(field.value, str) else _number(field)
-
-
-def _has_floats(items: Sequence[Any]) -> bool:
-    return any(isinstance(item, float) for item in items)
-
-
-def _number(field: Field) -> int | float:
-    return _integer(field) if isinstance(field.value, int) else field.number()
-
-
-#: How each parameter of the operator table is read, by name.
-PARAMETERS: Mapping[str, Callable[[Field], Parameter]] = {
-    **dict.fromkeys(ARGUMENTS, _argument_of_aten),
-    **dict.fromkeys(("reverse",), Field.flag),
-    **dict.fromkeys(("high", "low"), Field.number),
-    **dict.fromkeys(("shape", "sizes", "strides"), _integers),
-    **dict.fromkeys(("first", "length", "second", "shift"), _integer),
-    "size": _size,
-    "count": lambda field: field.integer(1, 64),
-}
-
-
-def _context(field: Field) -> Region | Context:
-    if "context" in field.mapping():
-        kind: Any = field.fields(("context",))["context"].one_of(CONTEXT_SOURCES)
-        return Context(kind)
-    fields = field.fields(("region", "configs", "after"))
-    configs = tuple((_config_name(one, name), _config(one)) for name, one in fields["configs"].mapping(100).items())
-    after = tuple(map(_region_id, fields["after"].items()))
-    return Region(fields["region"].or_none(_region_id), configs, after)
-
-
-def _region_id(field: Field) -> str | int:
-    return field.line() if isinstance(field.value, str) else field.integer(-_LARGEST, _LARGEST)
-
-
-def _config_name(field: Field, name: str) -> str:
-    """Return the name of a setting of Inductor's; those that speak to other machines are not for a finding to make."""
-    if not re.fullmatch(_CONFIG, name, re.ASCII) or any(map(keyword.iskeyword, name.split("."))):
-        field.refuse("no name of a setting")
-    if "remote" in name or "upload" in name:
-        field.refuse("a setting that speaks to another machine")
-    return name
-
-
-def _config(field: Field) -> bool | int | float | str | None:
-    """Return the value of a setting: text may be a path, or a command, so that it stands for few settings alone."""
-    if isinstance(field.value, str):
-        if field.place.rpartition(".")[2] not in _CONFIGS_OF_NAMES or not re.fullmatch(_NAMES, field.value, re.ASCII):
-            field.refuse(f"text, which stands for {', '.join(_CONFIGS_OF_NAMES)} alone, as names with commas between")
-        return field.value
-    return field.value if field.value is None or isinstance(field.value, bool) else field.number()
-
-
-__all__ = ["PARAMETERS", "VERSION", "ProgramFileError", "from_data", "load", "program_in", "save", "to_data"]
+__all__ = ["PARAMETERS", "VERSION", "from_data", "load", "save", "to_data"]

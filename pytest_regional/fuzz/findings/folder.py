@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias
 
-from pytest_regional._errors import RegionalError
+from msgspec import Meta
+
+from pytest_regional._documents import DocumentError, decoded, read
 from pytest_regional._files import write_whole
-from pytest_regional.fuzz.caches.findings import SequenceFinding
+from pytest_regional.fuzz.caches.findings import EventFields, SequenceFinding
 from pytest_regional.fuzz.features import features_of
-from pytest_regional.fuzz.findings import files, strict_json
-from pytest_regional.fuzz.findings.provenance import PROVENANCE, Provenance, Signature, provenance_of
+from pytest_regional.fuzz.findings import files
+from pytest_regional.fuzz.findings.provenance import FindingFields, Provenance, Signature
 from pytest_regional.fuzz.findings.scripts import ScriptSpec, shows, stand_alone, with_harness
-from pytest_regional.fuzz.findings.strict_json import Field, MalformedError
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.modes import nearest_mode
 
@@ -34,10 +34,6 @@ if TYPE_CHECKING:
 
 #: Raised when the meaning of a finding file changes. Files of version 1 are read, too.
 VERSION = 2
-
-
-class FindingError(RegionalError, ValueError):
-    """A finding file that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -126,23 +122,6 @@ class Finding(Provenance):
             "original_program": files.to_data(self.original_program),
         }
 
-    @classmethod
-    def from_fields(cls, signature: Signature, fields: Mapping[str, Field]) -> Finding:
-        """Return the finding that the fields of a document describe.
-
-        Raises:
-            MalformedError: one does not hold what it has to.
-        """
-        return cls(
-            signature,
-            files.program_in(fields["program"]),
-            files.program_in(fields["original_program"]),
-            fields["detail"].text(),
-            fields["region"].or_none(Field.text),
-            fields["culprit"].text() if "culprit" in fields else None,
-            **provenance_of(fields),
-        )
-
 
 #: A program that violates an oracle, or a sequence that breaks the model of a cache.
 AnyFinding: TypeAlias = "Finding | SequenceFinding"
@@ -161,31 +140,49 @@ def to_data(finding: AnyFinding) -> dict[str, Any]:
     }
 
 
-_SIGNATURE = ("version", "oracle", "stage", "origin", "features")
-_OF_PROGRAM = (*_SIGNATURE, "detail", "region", *PROVENANCE, "program", "original_program")
-_OF_SEQUENCE = (*_SIGNATURE, "detail", *PROVENANCE, "sequence", "original_sequence")
+class _OfProgram(FindingFields):
+    region: str | None
+    program: Any
+    original_program: Any
+    culprit: str | None = None
+
+
+class _OfSequence(FindingFields):
+    sequence: Annotated[list[EventFields], Meta(max_length=10_000)]
+    original_sequence: Annotated[list[EventFields], Meta(max_length=10_000)]
 
 
 def from_data(data: Any) -> AnyFinding:
     """Return the finding that plain data describes: of any origin, as every field is of a stated type.
 
     Raises:
-        FindingError: it describes none, or one of another version; names the field.
+        DocumentError: it describes none, or one of another version; names the field.
     """
     version = data.get("version") if isinstance(data, Mapping) else None
     if type(version) is not int or version not in (1, VERSION):
         shown = reprlib.repr(version)
-        raise FindingError(f"the finding has version {shown}, this pytest-regional reads versions 1 and {VERSION}")
-    try:
-        if version == 1:
-            data = _from_version_1(data)
-        if "sequence" in data:
-            fields = Field(data).fields(_OF_SEQUENCE)
-            return SequenceFinding.from_fields(_signature(fields), fields)
-        fields = Field(data).fields(_OF_PROGRAM, ("culprit",))
-        return Finding.from_fields(_signature(fields), fields)
-    except MalformedError as error:
-        raise FindingError(f"no finding: {error}") from error
+        raise DocumentError(f"the finding has version {shown}, this pytest-regional reads versions 1 and {VERSION}")
+    if version == 1:
+        data = _from_version_1(data)
+    if "sequence" in data:
+        of = decoded(data, _OfSequence)
+        return SequenceFinding(
+            signature=of.signature,
+            sequence=tuple(event.made() for event in of.sequence),
+            original_sequence=tuple(event.made() for event in of.original_sequence),
+            detail=of.detail,
+            **of.provenance,
+        )
+    found = decoded(data, _OfProgram)
+    return Finding(
+        signature=found.signature,
+        program=files.from_data(found.program, "program"),
+        original_program=files.from_data(found.original_program, "original_program"),
+        detail=found.detail,
+        region=found.region,
+        culprit=found.culprit,
+        **found.provenance,
+    )
 
 
 #: What version 1 calls the fields of version 2, the execution modes, an oracle and a feature.
@@ -201,12 +198,12 @@ def _from_version_1(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a document of version 1 says, as one of version 2.
 
     Raises:
-        MalformedError: it has a field that only version 2 has.
+        DocumentError: it has a field that only version 2 has.
     """
     names = {**_FIELDS_1, "found": "original_sequence" if "history" in data else "original_program"}
     for name in names.values():
         if name in data:
-            Field(data).refuse(f"there is no field {name!r} in version 1")
+            raise DocumentError(f"there is no field {name!r} in version 1")
     renamed = {names.get(name, name): value for name, value in data.items()}
     for name, values in _VALUES_1.items():
         renamed |= {name: _replaced(renamed[name], values)} if name in renamed else {}
@@ -217,19 +214,6 @@ def _from_version_1(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _replaced(value: Any, values: Mapping[str, str]) -> Any:
     return values.get(value, value) if isinstance(value, str) else value
-
-
-def _signature(fields: Mapping[str, Field]) -> Signature:
-    features = frozenset(item.line() for item in fields["features"].items())
-    return Signature(_word(fields["oracle"]), _word(fields["stage"]), fields["origin"].text(), features)
-
-
-def _word(field: Field) -> str:
-    """Return the name of an oracle or a stage, of this release or an earlier one; file names are made of it."""
-    word = field.line(60)
-    if not re.fullmatch("[a-z][a-z_]*", word):
-        field.refuse(f"{word!r} is no word of letters")
-    return word
 
 
 def signature_of(violation: Any, program: Program | None = None) -> Signature:
@@ -246,7 +230,7 @@ class FindingsFolder:
         unreadable: called with the error of each file that :meth:`readable` skips.
     """
 
-    def __init__(self, path: Path, unreadable: Callable[[FindingError], Any] | None = None) -> None:
+    def __init__(self, path: Path, unreadable: Callable[[DocumentError], Any] | None = None) -> None:
         self.path, self._unreadable = path, unreadable
 
     def __iter__(self) -> Iterator[AnyFinding]:
@@ -258,7 +242,7 @@ class FindingsFolder:
         for path in self.paths():
             try:
                 yield self.read(path)
-            except FindingError as error:
+            except DocumentError as error:
                 if self._unreadable is not None:
                     self._unreadable(error)
 
@@ -270,16 +254,13 @@ class FindingsFolder:
         """Read one finding.
 
         Raises:
-            FindingError: the file holds none, or cannot be read; names the file, and the field.
+            DocumentError: the file holds none, or cannot be read; names the file, and the field.
         """
+        data = read(path, object, "finding")
         try:
-            return from_data(strict_json.read(path))
-        except MalformedError as error:
-            raise FindingError(f"{path} {error}") from error
-        except OSError as error:
-            raise FindingError(f"{path} cannot be read: {error.strerror}") from error
-        except FindingError as error:
-            raise FindingError(f"{path}: {error}") from error
+            return from_data(data)
+        except DocumentError as error:
+            raise DocumentError(f"{path} is no finding: {error}") from error
 
     def save(self, finding: AnyFinding, name: str | None = None) -> Path:
         """Write file and script of ``finding``; return the script's path. A smaller one of the same name stays.
@@ -303,7 +284,7 @@ class FindingsFolder:
         """Return the size of the finding in ``path``; without end where there is none, or what cannot be read."""
         try:
             return self.read(path).size
-        except FindingError:
+        except DocumentError:
             return float("inf")
 
     def save_shown(self, finding: AnyFinding, *, run: bool = True) -> Path:
@@ -340,7 +321,7 @@ def installed_versions() -> dict[str, str]:
     return found
 
 
-def merge(source: Path, into: Path, unreadable: Callable[[FindingError], Any] | None = None) -> list[str]:
+def merge(source: Path, into: Path, unreadable: Callable[[DocumentError], Any] | None = None) -> list[str]:
     """Copy the findings and crashes of one folder into another, which keeps the smallest of each name.
 
     Args:
@@ -357,7 +338,7 @@ def merge(source: Path, into: Path, unreadable: Callable[[FindingError], Any] | 
         for path in folder.paths():
             try:
                 size = folder.read(path).size
-            except FindingError as error:
+            except DocumentError as error:
                 if unreadable is not None:
                     unreadable(error)
                 continue

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import keyword
 import re
+import reprlib
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from msgspec import Meta, Struct
 
 from pytest_regional._text import plural, without_numbers
-from pytest_regional.fuzz.findings.strict_json import Field
 from pytest_regional.fuzz.modes import MODES
 
 if TYPE_CHECKING:
@@ -42,53 +44,6 @@ class Provenance:
             "mode": self.mode,
             "versions": dict(self.versions),
         }
-
-
-#: The fields that say it.
-PROVENANCE = ("backend", "device", "mode", "versions")
-
-_DEVICE = r"[a-z][a-z0-9_-]*(:[a-z0-9_.-]+)?"
-_BACKEND = r"[A-Za-z0-9_][A-Za-z0-9_.+ -]*"
-
-
-def provenance_of(fields: Mapping[str, Field]) -> dict[str, Any]:
-    """Return what the fields of a finding say of provenance.
-
-    Raises:
-        MalformedError: one says nothing that it could; names it.
-    """
-    return {
-        "backend": _backend(fields["backend"]),
-        "device": _matching(fields["device"], _DEVICE, "a device, such as cuda:0"),
-        "mode": fields["mode"].one_of(MODES),
-        "versions": {name: one.line() for name, one in fields["versions"].mapping(100).items() if _package(one, name)},
-    }
-
-
-def _matching(field: Field, pattern: str, what: str) -> str:
-    line = field.line()
-    if not re.fullmatch(pattern, line):
-        field.refuse(f"{line!r} is not {what}")
-    return line
-
-
-def _package(field: Field, name: str) -> bool:
-    return bool(re.fullmatch(r"[\w.-]{1,100}", name, re.ASCII)) or field.refuse("no name of a package")
-
-
-def _backend(field: Field) -> str:
-    """Return the name of a backend, or ``module:attribute``: file names are made of it, and a script's import."""
-    module, colon, attribute = field.line().partition(":")
-    if not colon:
-        return _matching(field, _BACKEND, "a name of letters, digits and '._+- '")
-    if not all(map(_is_identifier, (*module.split("."), *attribute.split(".")))):
-        field.refuse(f"{field.value!r} is not package.module:attribute")
-    return f"{module}:{attribute}"
-
-
-def _is_identifier(text: str) -> bool:
-    # Python takes compatible characters for equal, keywords among them.
-    return text.isidentifier() and text == unicodedata.normalize("NFKC", text) and not keyword.iskeyword(text)
 
 
 #: Oracles whose violations differ by what the program computes. For the others the origin is enough: an exception and
@@ -159,6 +114,52 @@ class Signature:
 
     def __str__(self) -> str:
         return f"{self.oracle} ({self.stage}): {self.origin}"
+
+
+_Line = Annotated[str, Meta(max_length=200)]
+#: The name of an oracle or a stage, of this release or an earlier one; file names are made of it.
+_Word = Annotated[str, Meta(max_length=60, pattern=r"\A[a-z][a-z_]*\Z")]
+_BACKEND = r"[A-Za-z0-9_][A-Za-z0-9_.+ -]*"
+
+
+class FindingFields(Struct, forbid_unknown_fields=True):
+    """The fields that the file of every finding has."""
+
+    version: int
+    oracle: _Word
+    stage: _Word
+    origin: str
+    features: Annotated[list[_Line], Meta(max_length=10_000)]
+    detail: str
+    backend: _Line
+    device: Annotated[str, Meta(max_length=200, pattern=r"\A[a-z][a-z0-9_-]*(:[a-z0-9_.-]+)?\Z")]
+    mode: Literal[MODES]  # type: ignore[valid-type]
+    versions: Annotated[dict[Annotated[str, Meta(pattern=r"\A(?a:[\w.-]{1,100})\Z")], _Line], Meta(max_length=100)]
+
+    def __post_init__(self) -> None:
+        """Check what no type says: texts are printed, and file names and imports are made of the backend's name."""
+        for line in (self.backend, *self.features, *self.versions.values()):
+            if not line.isprintable():
+                raise ValueError(f"{reprlib.repr(line)} is not a line of printable characters")
+        module, colon, attribute = self.backend.partition(":")
+        names = (*module.split("."), *attribute.split("."))
+        if not (all(map(_is_identifier, names)) if colon else re.fullmatch(_BACKEND, module)):
+            raise ValueError(f"backend: {self.backend!r} is neither a name nor package.module:attribute")
+
+    @property
+    def signature(self) -> Signature:
+        """What makes another failure the same defect."""
+        return Signature(self.oracle, self.stage, self.origin, frozenset(self.features))
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Where it was met, as arguments of :class:`Provenance`."""
+        return {name: getattr(self, name) for name in ("backend", "device", "mode", "versions")}
+
+
+def _is_identifier(text: str) -> bool:
+    # Python takes compatible characters for equal, keywords among them.
+    return text.isidentifier() and text == unicodedata.normalize("NFKC", text) and not keyword.iskeyword(text)
 
 
 #: Of the programs of a campaign, the share that eager may refuse.

@@ -9,7 +9,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from pytest_regional.fuzz.findings.folder import AnyFinding, FindingError, FindingsFolder
+from pytest_regional._documents import DocumentError
+from pytest_regional.fuzz.findings.folder import AnyFinding, FindingsFolder
 
 
 class Outcome(Enum):
@@ -56,7 +57,7 @@ def replay(paths: Sequence[Path], *, backend: str | None = None, device: str | N
 def _replayed(path: Path, backend: str | None, device: str | None) -> Replay:
     try:
         finding = FindingsFolder(path.parent).read(path)
-    except FindingError as error:
+    except DocumentError as error:
         return Replay(path, Outcome.ERROR, str(error))
     if backend is None and ":" in finding.backend:
         asking = f"replay --backend={finding.backend} {shlex.quote(str(path))}"

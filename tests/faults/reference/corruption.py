@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pytest_regional._cache_keys import KEYS
+
 
 def flip_a_bit(data: bytes) -> bytes:
     """Flip one bit in the middle."""
@@ -75,7 +77,7 @@ def trials(
         expected = _run(filled)
         if expected["failure"]:
             raise RuntimeError(expected["failure"])
-        for file in choose(sorted(path for path in filled.rglob("*") if path.is_file())):
+        for file in choose(sorted(path for path in filled.rglob("*") if path.is_file() and path.parent.name != KEYS)):
             for damage in damages:
                 folder = Path(scratch, "damaged")
                 shutil.copytree(filled, folder)

@@ -5,6 +5,7 @@ import random
 import pytest
 import torch
 
+from pytest_regional._documents import DocumentError
 from pytest_regional._torch.tracing import base_of
 from pytest_regional.fuzz.draw.encoding import Options
 from pytest_regional.fuzz.draw.graphs import random_program
@@ -232,21 +233,21 @@ def test_files_keep_parts():
     assert files.from_data(data) == program_of_parts()
     for changes, problem in (({"part": "third"}, "part"), ({"detached": 1}, "detached")):
         changed = {**data, "arguments": [data["arguments"][0], {**data["arguments"][1], **changes}]}
-        with pytest.raises(files.ProgramFileError, match=problem):
+        with pytest.raises(DocumentError, match=problem):
             files.from_data(changed)
 
 
 def test_a_part_of_a_part_is_refused():
     data = files.to_data(program_of_parts())
     part = {"shape": [4, 6], "alias_of": 1, "part": "tail"}
-    with pytest.raises(files.ProgramFileError, match="a part of another one"):
+    with pytest.raises(DocumentError, match="a part of another one"):
         files.from_data({**data, "arguments": [*data["arguments"], part]})
 
 
 def test_a_part_that_its_argument_does_not_have_is_refused():
     data = files.to_data(Program((TensorInput(()), TensorInput((), alias_of=0)), (Step("sin", (1,), (), (2,)),), (2,)))
     data["arguments"][1]["part"] = "tail"
-    with pytest.raises(files.ProgramFileError, match="refuses the inputs"):
+    with pytest.raises(DocumentError, match="refuses the inputs"):
         files.from_data(data)
 
 
