@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import traceback
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,177 @@ import torch
 import torch.fx
 
 from pytest_regional._text import first_line
+from pytest_regional._torch.fx_graphs import run_checked
 from pytest_regional.bug_report.failed_test import ANSWER_VARIABLE
-from pytest_regional.bug_report.graph_reduction import Reduced, reduced
 from pytest_regional.bug_report.graph_source import UnwritableGraphError, source_of_graph, sources_of_inputs
 from pytest_regional.fuzz.oracles.oracle import kinds_of
 from pytest_regional.harness.blame.divergence import NoGraphError, captured_graphs
 from pytest_regional.harness.blame.experiments import Change
 from pytest_regional.harness.parity.check import ParityCheck
+from pytest_regional.harness.parity.inputs import copy_inputs
 from pytest_regional.harness.parity.report import BadProgramError, ParityError
 from pytest_regional.harness.raised import class_of
 from pytest_regional.harness.regional import Regional
+
+#: Whether a graph fails with inputs as the whole one did.
+Fails = Callable[[torch.fx.GraphModule, Sequence[Any]], bool]
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """A graph, and the inputs that it fails with."""
+
+    module: torch.fx.GraphModule
+    inputs: tuple[Any, ...]
+
+
+def reduced(module: torch.fx.GraphModule, inputs: Sequence[Any], fails: Fails, *, seconds: float) -> Reduced:
+    """Return a smaller graph that fails; the whole one where there is none.
+
+    Ranges of operators are taken out, halves first, then quarters, as delta debugging does (Zeller and Hildebrandt,
+    "Simplifying and isolating failure-inducing input", 2002). What was computed there becomes an input.
+
+    Args:
+        module: it fails with ``inputs``.
+        inputs: of the graph.
+        fails: runs and compares.
+        seconds: how long to go on.
+    """
+    best, until = Reduced(module, tuple(inputs)), time.monotonic() + seconds
+    for one in _alone(best):
+        if _holds(one, fails, until):
+            best = one
+            break
+    size = _count(best)
+    while size and time.monotonic() < until:
+        start = 0
+        while start < _count(best) and time.monotonic() < until:
+            smaller = [without(best, start, size), ended_at(best, _count(best) - start - size)]
+            found = next((one for one in smaller if one is not None and _holds(one, fails, until)), None)
+            if found is None:
+                start += size
+            else:
+                best = found
+        size //= 2
+    return best
+
+
+def _holds(one: Reduced, fails: Fails, until: float) -> bool:
+    return time.monotonic() < until and fails(one.module, one.inputs)
+
+
+def _computed(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    """Return the operators; what reads the body of one goes with it."""
+    return [node for node in graph.nodes if node.op.startswith("call")]
+
+
+def _count(one: Reduced) -> int:
+    return len(_computed(one.module.graph))
+
+
+def _alone(one: Reduced) -> list[Reduced]:
+    """Return the graph with each of its results alone."""
+    results = _results(one.module.graph)
+    return [_with_results(one, [number]) for number in range(len(results))] if len(results) > 1 else []
+
+
+def _results(graph: torch.fx.Graph) -> list[Any]:
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    return list(output.args[0]) if isinstance(output.args[0], tuple | list) else [output.args[0]]
+
+
+def _with_results(one: Reduced, kept: Sequence[int]) -> Reduced:
+    graph = _copy(one.module.graph)
+    results = _results(graph)
+    return _finished(one, graph, [results[number] for number in kept])
+
+
+def ended_at(one: Reduced, count: int) -> Reduced | None:
+    """Return the first ``count`` operators, of which the last gives the result; ``None`` where it is no tensor."""
+    graph = _copy(one.module.graph)
+    computed = _computed(graph)
+    if not 0 < count < len(computed):
+        return None
+    values = _values(one)
+    last = computed[count - 1]
+    if not isinstance(values.get(last.name), torch.Tensor):
+        return None
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    output.args = ((last,),)
+    for node in reversed(computed[count:]):
+        graph.erase_node(node)
+    return _finished(one, graph, [last])
+
+
+def without(one: Reduced, start: int, count: int) -> Reduced | None:
+    """Return the graph with inputs in place of the operators from ``start`` on; ``None`` where that cannot be."""
+    graph = _copy(one.module.graph)
+    chosen = set(_computed(graph)[start : start + count])
+    results = _results(graph)
+    needed = [node for node in chosen if any(user not in chosen for user in node.users)]
+    values = _values(one)
+    if not all(isinstance(values.get(node.name), torch.Tensor) for node in needed):
+        return None
+    first = next(iter(graph.nodes))
+    inputs = list(one.inputs)
+    for node in sorted(needed, key=lambda node: node.name):
+        value = values[node.name]
+        with graph.inserting_before(first):
+            given = graph.placeholder(f"{node.name}_given")
+        node.replace_all_uses_with(given, delete_user_cb=lambda user: user not in chosen)
+        results = [given if result is node else result for result in results]
+        inputs.insert(_place(graph, given), value.detach().requires_grad_(value.requires_grad))
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    output.args = (tuple(results),)
+    for node in reversed(graph.nodes):
+        if node in chosen and not node.users:
+            graph.erase_node(node)
+    return _finished(Reduced(one.module, tuple(inputs)), graph, results)
+
+
+def _place(graph: torch.fx.Graph, given: torch.fx.Node) -> int:
+    return [node for node in graph.nodes if node.op == "placeholder"].index(given)
+
+
+def _copy(graph: torch.fx.Graph) -> torch.fx.Graph:
+    copy = torch.fx.Graph()
+    copy.output(copy.graph_copy(graph, {}))
+    for new, old in zip(copy.nodes, graph.nodes, strict=True):
+        new.meta, new.name = dict(old.meta), old.name
+    return copy
+
+
+def _values(one: Reduced) -> dict[str, Any]:
+    """Return what each operator computes, by name, as it was before anything was written to it."""
+    found: dict[str, Any] = {}
+
+    def note(node: torch.fx.Node, given: tuple[Any, ...], value: Any) -> None:
+        found[node.name] = copy_inputs((value,)).arguments[0] if isinstance(value, torch.Tensor) else value
+
+    run_checked(one.module, copy_inputs(one.inputs).arguments, note)
+    return found
+
+
+def _writes(node: torch.fx.Node) -> bool:
+    """Tell whether a node does something besides computing its result: torch.fx knows that of few functions only."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    in_place = name.endswith("_") and not name.endswith("__")
+    return bool(node.is_impure() or in_place or name == "setitem" or "out" in node.kwargs)
+
+
+def _finished(one: Reduced, graph: torch.fx.Graph, results: Sequence[Any]) -> Reduced:
+    """Return a graph with these results, without the operators and inputs that nothing reads."""
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    output.args = (tuple(results),)
+    graph.eliminate_dead_code(is_impure_node=_writes)
+    inputs = []
+    for node, value in zip([node for node in graph.nodes if node.op == "placeholder"], one.inputs, strict=True):
+        if node.users:
+            inputs.append(value)
+        else:
+            graph.erase_node(node)
+    return Reduced(torch.fx.GraphModule(one.module, graph), tuple(inputs))
+
 
 #: How long a graph is made smaller.
 _SECONDS = 90.0

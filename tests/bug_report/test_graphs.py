@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.fx
 
-from pytest_regional.bug_report.graph_reduction import Reduced, ended_at, reduced, without
+from pytest_regional.bug_report._failing_call import Reduced, ended_at, reduced, without
 from pytest_regional.bug_report.graph_source import UnwritableGraphError, source_of_graph, sources_of_inputs
 
 

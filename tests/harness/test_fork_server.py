@@ -17,8 +17,13 @@ import pytest
 
 from pytest_regional import _processes
 from pytest_regional.harness.fork_server import client
-from pytest_regional.harness.fork_server.client import ForkServer, ForkServerError, ServerEndedError
-from pytest_regional.harness.fork_server.environment import why_environment_differs, why_search_path_differs
+from pytest_regional.harness.fork_server.client import (
+    ForkServer,
+    ForkServerError,
+    ServerEndedError,
+    why_environment_differs,
+    why_search_path_differs,
+)
 
 #: A function of ``preload`` that imports nothing.
 NOTHING = "own_search_path"

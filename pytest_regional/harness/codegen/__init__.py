@@ -35,7 +35,7 @@ from pytest_regional.harness.codegen.events import (
     UnreadableCodeError,
     Wait,
 )
-from pytest_regional.harness.codegen.origins import events_of, origins_kept, origins_of
+from pytest_regional.harness.codegen.reader import events_of, origins_kept, origins_of
 from pytest_regional.harness.ops import OpPattern
 
 __all__ = [

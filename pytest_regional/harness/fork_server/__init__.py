@@ -6,7 +6,7 @@ arguments, output, limits, random generators, exit status; and nothing was compi
 own is what an interpreter takes from its environment while it starts and imports, so a request that differs in such a
 thing is refused, with the reason, and gets an interpreter.
 
-* ``client``: starts a server, and processes from it, in the process that asks. ``environment``: what must be equal.
+* ``client``: starts a server, and processes from it, in the process that asks, if what must be equal is.
 * ``server``: the program of the server, of one thread; ``forked``: what a forked process does before its module runs.
 * ``preload``: what the server imports.
 

@@ -2,26 +2,228 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+import difflib
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch.fx
 
-from pytest_regional._text import plural
-from pytest_regional._torch.fx_graphs import attribute
+from pytest_regional._text import plural, unknown_name
+from pytest_regional._torch.fx_graphs import attribute, bodies_of
+from pytest_regional._torch.operators import higher_order_operator, operator_types
 from pytest_regional.harness.graph_passes import uuids
 from pytest_regional.harness.graph_passes.forms import GraphAssertionError, GraphPassError, PassUnderTest, Stage
-from pytest_regional.harness.graph_passes.occurrences import Occurrence, meant, occurrences, require_known
 from pytest_regional.harness.graph_passes.recorder import PassGraphs, Place
 from pytest_regional.harness.graph_passes.snapshot import GraphSnapshot
-from pytest_regional.harness.graph_passes.text import diff
-from pytest_regional.harness.ops import OpPattern
+from pytest_regional.harness.ops import OpError, OpPattern, function_names, method_names, module_names
 
 if TYPE_CHECKING:
     from pytest_regional.harness.counters import Bound
     from pytest_regional.harness.parity.compare import ParityReport
+
+
+@dataclass(frozen=True, eq=False)
+class Occurrence:
+    """One operator at one place.
+
+    Attributes:
+        node: the node that calls it.
+        names: everything it is called, the most exact first.
+        targets: the objects it calls; for a ``call_module`` the module.
+        holders: the operators in whose bodies it stands, outermost first.
+    """
+
+    node: torch.fx.Node
+    names: tuple[str, ...]
+    targets: tuple[Any, ...]
+    holders: tuple[Occurrence, ...] = ()
+
+    @property
+    def chain(self) -> tuple[torch.fx.Node, ...]:
+        """The node, and before it the nodes in whose bodies it stands, outermost first."""
+        return (*(holder.node for holder in self.holders), self.node)
+
+    @property
+    def name(self) -> str:
+        """The most exact name."""
+        return self.names[0]
+
+
+def occurrences(module: torch.fx.GraphModule) -> list[Occurrence]:
+    """Return every operator in program order; bodies stand where they are first called, behind their caller."""
+    return list(_occurrences(module, (), set()))
+
+
+def _occurrences(module: torch.fx.GraphModule, holders: tuple[Occurrence, ...], seen: set[int]) -> Iterator[Occurrence]:
+    for node in module.graph.nodes:
+        if node.op in ("placeholder", "output", "get_attr"):
+            continue
+        targets = _targets(node, module)
+        names = [name for target in targets for name in _names(node, target)]
+        one = Occurrence(node, tuple(dict.fromkeys(names)), targets, holders)
+        yield one
+        for body in bodies_of(node, module, modules=True):
+            if id(body) not in seen:
+                seen.add(id(body))
+                yield from _occurrences(body, (*holders, one), seen)
+
+
+def _targets(node: torch.fx.Node, module: torch.fx.GraphModule) -> tuple[Any, ...]:
+    if node.op == "call_module":
+        return (module.get_submodule(str(node.target)),)
+    # auto_functionalized(op, ...) and its kind run the operator that they are given.
+    wraps = (
+        isinstance(node.target, higher_order_operator()) and node.args and isinstance(node.args[0], operator_types())
+    )
+    return (node.target, node.args[0]) if wraps else (node.target,)
+
+
+def _names(node: torch.fx.Node, target: Any) -> list[str]:
+    if node.op == "call_method":
+        return method_names(str(node.target))
+    if node.op == "call_module":
+        return module_names(target, str(node.target))
+    return function_names(target)
+
+
+def meant(pattern: OpPattern, present: Sequence[Occurrence]) -> list[Occurrence]:
+    """Return the occurrences that ``pattern`` names, in program order; with ``>`` those in a body of that operator."""
+    return pattern.chosen([one for one in present if pattern.is_called(one.names, one.targets) and _held(pattern, one)])
+
+
+def _held(pattern: OpPattern, one: Occurrence) -> bool:
+    return pattern.inside is None or any(pattern.inside in outer.names for outer in one.holders)
+
+
+def require_known(patterns: Iterable[OpPattern], present: Sequence[Occurrence]) -> None:
+    """Refuse a pattern that matches nothing in ``present`` and that torch does not know.
+
+    Raises:
+        OpError: with the nearest, and all that are there.
+    """
+    for pattern in patterns:
+        if not pattern.is_known and not meant(replace(pattern, ordinal=None), present):
+            there = {one.name for one in present} or {"no operator at all"}
+            raise OpError(
+                f"{unknown_name('operator', pattern.text, there)} These are the operators of the graphs before and "
+                f"after the pass; torch knows no other of that name, so an assertion about it could not fail."
+            )
+
+
+CONTEXT = 8
+
+Line = tuple[str, torch.fx.Node | None]
+
+
+def graph_lines(module: torch.fx.GraphModule) -> list[Line]:
+    """Return the lines of ``module``'s graph, each with its node; bodies stand indented below their first caller."""
+    return list(_lines(module, "", set()))
+
+
+def _lines(module: torch.fx.GraphModule, indent: str, seen: set[int]) -> Iterable[Line]:
+    for node in module.graph.nodes:
+        bodies = bodies_of(node, module, modules=True) if node.op.startswith("call") else []
+        if node.op == "get_attr" and _is_body(node, module):
+            continue
+        yield indent + _line(node, module), node
+        for body in bodies:
+            if id(body) not in seen:
+                seen.add(id(body))
+                yield from _lines(body, indent + "    ", seen)
+
+
+def _is_body(node: torch.fx.Node, module: torch.fx.GraphModule) -> bool:
+    return any(body is getattr(module, str(node.target), None) for body in module.children()) and isinstance(
+        getattr(module, str(node.target)), torch.fx.GraphModule
+    )
+
+
+def _line(node: torch.fx.Node, module: torch.fx.GraphModule) -> str:
+    if node.op == "placeholder":
+        return f"{node.name} = input{_described(node)}"
+    if node.op == "output":
+        return f"return {_value(node.args[0])}"
+    if node.op == "get_attr":
+        return f"{node.name} = self.{node.target}"
+    arguments = [_value(argument) for argument in node.args] + [f"{k}={_value(v)}" for k, v in node.kwargs.items()]
+    return f"{node.name} = {_called(node, module)}({', '.join(arguments)}){_described(node)}"
+
+
+def _called(node: torch.fx.Node, module: torch.fx.GraphModule) -> str:
+    if node.op == "call_method":
+        return f".{node.target}"
+    if node.op == "call_module":
+        return f"self.{node.target}"
+    return function_names(node.target)[0]
+
+
+def _described(node: torch.fx.Node) -> str:
+    value = node.meta.get("val", node.meta.get("example_value"))
+    if not isinstance(value, torch.Tensor):
+        return ""
+    return f"  # {str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, torch.fx.Node):
+        return str(value.name)
+    if isinstance(value, tuple | list):
+        inner = ", ".join(map(_value, value))
+        return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' * (len(value) == 1)})"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {_value(v)}" for key, v in value.items()) + "}"
+    return function_names(value)[0] if callable(value) else repr(value)
+
+
+def diff(
+    before: torch.fx.GraphModule, after: torch.fx.GraphModule, marked: Collection[torch.fx.Node] = frozenset()
+) -> str:
+    """Return both graphs as one text: ``-`` stood before, ``+`` stands after, ``>`` marks a node of ``marked``.
+
+    What is far from any change or mark is left out, with a line that says how much.
+    """
+    rows = _rows(graph_lines(before), graph_lines(after), marked)
+    near = {
+        index + offset
+        for index, (important, _) in enumerate(rows)
+        if important
+        for offset in range(-CONTEXT, CONTEXT + 1)
+    }
+    if not near:
+        near = set(range(CONTEXT))
+    return "\n".join(_shortened([(index in near, text) for index, (_, text) in enumerate(rows)]))
+
+
+def _rows(old: list[Line], new: list[Line], marked: Collection[torch.fx.Node]) -> list[tuple[bool, str]]:
+    matcher = difflib.SequenceMatcher(None, [text for text, _ in old], [text for text, _ in new], autojunk=False)
+    rows: list[tuple[bool, str]] = []
+    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
+        if tag == "equal":
+            pairs = zip(old[i1:i2], new[j1:j2], strict=True)
+            rows += [_row(" ", text, first in marked or second in marked) for (text, first), (_, second) in pairs]
+        else:
+            rows += [_row("-", text, node in marked) for text, node in old[i1:i2]]
+            rows += [_row("+", text, node in marked) for text, node in new[j1:j2]]
+    return rows
+
+
+def _row(sign: str, text: str, marked: bool) -> tuple[bool, str]:
+    return marked or sign != " ", f"{'>' if marked else ' '} {sign} {text}"
+
+
+def _shortened(rows: Iterable[tuple[bool, str]]) -> Iterable[str]:
+    hidden = 0
+    for shown, text in rows:
+        if shown and hidden:
+            yield f"    ... {hidden} unchanged"
+        hidden = 0 if shown else hidden + 1
+        if shown:
+            yield text
+    if hidden:
+        yield f"    ... {hidden} unchanged"
+
 
 Structure = tuple[Any, ...]
 

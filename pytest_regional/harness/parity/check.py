@@ -18,13 +18,13 @@ from pytest_regional._torch.dynamo import never_compiled, original_of
 from pytest_regional.harness import isolation
 from pytest_regional.harness.blame.culprit import BlameDepth, Culprit
 from pytest_regional.harness.blame.reproducing import culprit_of
+from pytest_regional.harness.codegen.places import CodePlace, Source, places_of_results
 from pytest_regional.harness.compiling import raise_annotation_error
 from pytest_regional.harness.parity.captured import Captured
 from pytest_regional.harness.parity.compare import (
     AFTER,
     Mismatch,
     ParityError,
-    ParityReport,
     check_program,
     compare,
     compare_exceptions,
@@ -34,9 +34,8 @@ from pytest_regional.harness.parity.execution import Execution, execute, fresh_c
 from pytest_regional.harness.parity.fp64_reference import precision_of
 from pytest_regional.harness.parity.inputs import other_form
 from pytest_regional.harness.parity.noise import Noise, NoiseSource
-from pytest_regional.harness.parity.places import wrong_places
 from pytest_regional.harness.parity.random_code import RUNS, random_mismatches, reseeded
-from pytest_regional.harness.parity.report import SECOND_CALL, BadProgramError, NotRefusedError
+from pytest_regional.harness.parity.report import SECOND_CALL, BadProgramError, NotRefusedError, ParityReport
 from pytest_regional.harness.parity.state import KINDS_OF_STATE, raw_bytes, same_bytes
 from pytest_regional.harness.parity.tolerance import Tolerance
 from pytest_regional.harness.vacuity import VacuousTestError
@@ -44,6 +43,30 @@ from pytest_regional.harness.vacuity import VacuousTestError
 if TYPE_CHECKING:
     from pytest_regional.harness.options import CompileOptions
     from pytest_regional.harness.regional import Regional
+
+
+#: What a comparison finds that no line of code writes.
+_NOT_WRITTEN = ("exception", "draws", "distribution")
+
+
+def wrong_places(
+    sources: Sequence[Source], report: ParityReport, outputs: Sequence[tuple[str, Any]], regions: Sequence[str]
+) -> tuple[CodePlace, ...]:
+    """Return the lines of ``sources`` that make what ``report`` finds wrong.
+
+    Args:
+        sources: the code of the program.
+        report: of the comparison.
+        outputs: path and leaf of what the program returns.
+        regions: those to blame; empty if none is known.
+    """
+    where = {mismatch.where.rpartition(": ")[2] for mismatch in report.mismatches if mismatch.kind not in _NOT_WRITTEN}
+    if not where:
+        return ()
+    tensors = [path for path, leaf in outputs if isinstance(leaf, Captured)]
+    wrong = [number for number, path in enumerate(tensors) if path in where]
+    backward = all(one.startswith("grad of ") for one in where)
+    return places_of_results(sources, backward=backward, regions=regions, wrong=wrong, outputs=len(tensors))
 
 
 @dataclass(frozen=True, eq=False)

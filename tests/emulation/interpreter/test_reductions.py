@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch._inductor.runtime import triton_helpers
 
-from pytest_regional.emulation.interpreter import reductions
+from pytest_regional.emulation.interpreter import builder
 
 from .launching import run
 
@@ -135,7 +135,7 @@ def test_known_functions_of_inductor_give_what_their_source_gives(monkeypatch, b
         return list(results.values())
 
     quick = launched()
-    monkeypatch.setattr(reductions, "_OF_INDUCTOR", {})
+    monkeypatch.setattr(builder, "_OF_INDUCTOR", {})
     torch.testing.assert_close(quick, launched(), equal_nan=True)
 
 

@@ -7,7 +7,7 @@ import pytest
 from pytest_regional.harness.codegen import CodeAssertionError, UnknownSizeError
 from pytest_regional.harness.codegen.events import CodeLookupError
 from pytest_regional.harness.codegen.memory import peak_of
-from pytest_regional.harness.codegen.origins import events_of
+from pytest_regional.harness.codegen.reader import events_of
 from pytest_regional.harness.ops import OpError
 from pytest_regional.harness.record import GeneratedCode, GeneratedSource
 

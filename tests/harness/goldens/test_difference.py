@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_regional.harness.goldens.difference import in_full, sentences
+from pytest_regional.harness.goldens.checking import in_full, sentences
 
 
 def ops(*lines, graph="forward"):
