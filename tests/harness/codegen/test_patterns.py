@@ -43,12 +43,12 @@ def test_what_was_decomposed():
 
 @pytest.mark.parametrize("pattern", ["aten.mm#0", "aten.mm#x", "aten.mm#-1", "aten.mm#", "", ".", "#1"])
 def test_no_pattern(pattern):
-    with pytest.raises(ValueError, match=r"from 1|names no operator"):
+    with pytest.raises(OpError, match=r"from 1|names no operator"):
         OpPattern.of(pattern)
 
 
 def test_no_text_and_no_operator():
-    with pytest.raises(TypeError, match=r"3 names no operator"):
+    with pytest.raises(OpError, match=r"3 names no operator"):
         OpPattern.of(3)
 
 
