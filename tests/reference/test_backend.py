@@ -47,20 +47,6 @@ def test_forward_and_backward(compiled_ops):
     assert "aten.silu_backward.default" in backward
 
 
-def test_values_leave_a_region_with_the_strides_of_the_trace(compiled_ops):
-    """``stack`` of channels-last tensors: Inductor's decomposition would return contiguous memory."""
-
-    def fn(x):
-        with region("r"):
-            return torch.stack([x, x], 1) * 2
-
-    x = torch.randn(2, 4, 3, 3).to(memory_format=torch.channels_last)
-    actual = torch.compile(fn, backend=regional, fullgraph=True)(x)
-    torch.testing.assert_close(actual, fn(x))
-    assert actual.stride() == fn(x).stride()
-    assert compiled_ops == [["aten.stack.default", "aten.mul.Tensor"]]
-
-
 def test_installed_torch_tells_the_strides_of_a_compiled_region(monkeypatch):
     artifacts = []
     original = torch._inductor.standalone_compile
@@ -70,42 +56,3 @@ def test_installed_torch_tells_the_strides_of_a_compiled_region(monkeypatch):
     decorated = region("r")(lambda x: x.t() * 2)
     torch.compile(decorated, backend=regional)(torch.randn(2, 3))
     assert compiled_output_strides(artifacts[0], 1) == [("1", "3")]
-
-
-@pytest.mark.parametrize("mark", [torch._dynamo.mark_dynamic, torch._dynamo.decorators.mark_unbacked])
-def test_sizes_that_are_expressions(mark):
-    def fn(x):
-        y = torch.cat([x, x])
-        with region("r"):
-            return y + 1
-
-    x = torch.randn(6)
-    mark(x, 0)
-    compiled = torch.compile(fn, backend=regional, fullgraph=True)
-    torch.testing.assert_close(compiled(x), fn(x))
-    with torch.compiler.set_stance("fail_on_recompile"):
-        torch.testing.assert_close(compiled(torch.randn(8).zero_()), torch.ones(16))
-
-
-def test_writes_views_constants_and_random_numbers(compiled_ops):
-    def fn(x):
-        y = x.clone()
-        with region("r"):
-            y.add_(1)
-            view = y.t()
-            mask = torch.rand_like(x)
-        y.mul_(2)
-        with region("r"):
-            y[:, 0] = 1.0
-            z = y * torch.tensor([1.0, 2.0, 3.0])
-        return y, z, view, mask
-
-    x = torch.randn(3, 3)
-    with torch._inductor.config.patch(fallback_random=True):
-        torch.manual_seed(1)
-        expected = fn(x)
-        torch.manual_seed(1)
-        actual = torch.compile(fn, backend=regional, fullgraph=True)(x)
-    torch.testing.assert_close(actual, expected)
-    assert actual[2].data_ptr() == actual[0].data_ptr()
-    assert len(compiled_ops) == 2

@@ -91,11 +91,6 @@ def test_compiles_of_training_programs(fn, calls, unshared_calls, pickled):
     assert len(matches_eager(fn, *inputs, pickled=pickled)) == calls
 
 
-def test_a_region_in_a_body_keeps_the_rest_of_the_body_eager():
-    for ops in matches_eager(annotated_body_twice, *leaves(10, 10)):
-        assert not [op for op in ops if "sin" in op or "cos" in op]
-
-
 def test_no_warning_about_unboxed_arguments():
     def unannotated(x, y):
         return torch.sin(x * y)
@@ -105,52 +100,6 @@ def test_no_warning_about_unboxed_arguments():
         for fn in (simple, unannotated):
             values_and_gradients(compile_for_user(fn), *leaves(10, 10))
     assert not [str(w.message) for w in caught if "boxed" in str(w.message)]
-
-
-def test_flex_attention_in_a_region():
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-
-    def causal(b, h, q, k):
-        return q >= k
-
-    mask = create_block_mask(causal, None, None, 128, 128, device="cpu")
-
-    def fn(x, y):
-        query, key, value = torch.sin(x), torch.cos(y), torch.sin(y)
-        with annotate(MARK):
-            h = flex_attention(query, key, value, block_mask=mask)
-        return torch.cos(h)
-
-    inputs = torch.randn(1, 1, 128, 64), torch.randn(1, 1, 128, 64)
-    with counted_compiles() as calls:
-        actual = compile_for_user(fn)(*inputs)
-    torch.testing.assert_close(actual, fn(*inputs), rtol=1e-4, atol=1e-4)
-    assert len(calls) == 1
-    assert any("flex_attention" in op for op in calls[0])
-
-
-@pytest.mark.parametrize("pickled", [False, True], ids=["as_is", "through_pickle"])
-def test_an_unbacked_size_that_is_an_expression(pickled):
-    def fn(x):
-        doubled = torch.cat([x, x])
-        with annotate(MARK):
-            return doubled + 1
-
-    x = torch.randn(6)
-    torch._dynamo.decorators.mark_unbacked(x, 0)
-    with counted_compiles() as calls:
-        compiled = compile_for_user(fn, pickled=pickled)
-        torch.testing.assert_close(compiled(x), fn(x))
-    assert len(calls) == 1
-
-
-def test_unknown_config_fails_the_backend_with_the_name_of_the_key():
-    def fn(x):
-        with annotate({"compile_with_inductor": {"inductor_configs": {"no_such_config": True}}}):
-            return x + 1
-
-    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="Invalid inductor config key 'no_such_config'"):
-        compile_for_user(fn)(torch.randn(3))
 
 
 def test_each_compile_sees_its_configs_and_gives_its_graph_away():

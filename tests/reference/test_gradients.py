@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 from torch.compiler import nested_compile_region
-from torch.utils.checkpoint import checkpoint
 
 from pytest_regional import region
 from pytest_regional._torch.config import backward_lowered_at_once
@@ -102,20 +101,6 @@ def foreach(y, s):
 IN_PLACE = [divided, written_slice, scaled_slice, filled_diagonal, inplace_activation, indexed, copied, foreach]
 
 
-@pytest.mark.parametrize("partitioner", ["default", "min_cut"])
-@pytest.mark.parametrize("write", IN_PLACE, ids=lambda write: write.__name__)
-def test_gradients_of_ops_in_place(write, partitioner):
-    def program(x, w):
-        with region("r"):
-            y = x * 2
-            write(y, w)
-            return y.sin() * y
-
-    found = backward(program, square(), square(), partitioner=partitioner)
-    assert (names(found.outside), found.regions) == ([], ["compiled_region_r_0"])
-    assert written_in(found.inside, write)
-
-
 @pytest.mark.parametrize("write", IN_PLACE, ids=lambda write: write.__name__)
 def test_an_op_in_place_outside_stays_outside(write):
     def program(x, w):
@@ -199,58 +184,14 @@ def test_the_same_line_in_two_regions():
     assert "aten.neg.default" in per_region["a"]
 
 
-def used_twice(x, w):
-    with region("r"):
-        h = x @ w
-        return h.sin() + h.cos()
-
-
 def used_three_times(x, w):
     with region("r"):
         h = x @ w
         return h.sin() + h.cos() * h
 
 
-def used_outside_too(x, w):
-    with region("r"):
-        h = x @ w
-        k = h.sin()
-    return k, h.cos()
-
-
-def shared_weight(x, w):
-    with region("r"):
-        return (x @ w).sin() @ w
-
-
-def recomputed(x, w):
-    return checkpoint(used_three_times, x, w, use_reentrant=False)
-
-
 def nested(x, w):
     return nested_compile_region(used_three_times)(x, w)
-
-
-@pytest.mark.parametrize(
-    "program",
-    [used_twice, used_three_times, used_outside_too, shared_weight, recomputed, nested],
-    ids=lambda program: program.__name__,
-)
-def test_a_backward_with_sums_is_one_partition(program):
-    *_, explained = explain_program(program, square(), square(), show=False)
-    assert [p.region for p in explained.partitions] == ["r"]
-
-
-def test_a_weight_of_two_regions_is_added_up_outside():
-    def program(x, w):
-        with region("a"):
-            h = x @ w
-        with region("b"):
-            return h.sin() @ w
-
-    found = backward(program, square(), square())
-    assert names(found.outside) == ["aten.add.Tensor"]
-    assert sorted(found.regions) == ["compiled_region_a_0", "compiled_region_b_0"]
 
 
 def added_outside(x, w):

@@ -35,10 +35,6 @@ class Lacking(Pass):
     """A class of its own, for messages."""
 
 
-def raw(graph):
-    """A function: no CustomGraphPass."""
-
-
 def plan(passes, timing=None):
     with config.patch(pre_grad_custom_pass=passes):
         return plan_pre_grad(timing)
@@ -76,50 +72,11 @@ def test_without_passes_nothing_runs_and_nothing_enters_the_key(timing, passes):
     assert plan(passes, timing) == PreGradPlan((), False, ())
 
 
-@pytest.mark.parametrize("custom", [Lacking(), raw], ids=["uuid is None", "a function"])
-def test_late_needs_a_uuid(custom):
-    name = "raw" if custom is raw else "Lacking"
-    with pytest.raises(PreGradPassError, match=rf"{name} has no uuid.*return from uuid\(\).*'early'") as caught:
-        plan(custom, "late")
-    assert isinstance(caught.value, RuntimeError)
-
-
-@pytest.mark.parametrize("custom", [Lacking(), raw], ids=["uuid is None", "a function"])
-def test_default_without_a_uuid_runs_early_with_one_warning_until_a_reset(custom):
-    with pytest.warns(RegionalWarning, match=r"(Lacking|raw) has no uuid and runs early.*uuid\(\).*'early'"):
-        assert plan(custom) == PreGradPlan((custom,), True, ())
-    assert plan(custom).early
-    torch._dynamo.reset()
-    with pytest.warns(RegionalWarning):
-        plan(custom)
-
-
-def test_each_class_is_warned_of_once():
-    with pytest.warns(RegionalWarning) as caught:
-        plan([Lacking(), raw, Lacking()])
-    assert len(caught) == 2
-    assert plan([raw, Lacking()]).early
-
-
 def test_something_with_a_uuid_method_that_is_no_custom_graph_pass_has_none():
     """As in PyTorch."""
     duck = type("Duck", (), {"__call__": lambda self, graph: None, "uuid": lambda self: "v1"})()
     with pytest.raises(PreGradPassError, match=r"Duck has no uuid.*derive it from CustomGraphPass"):
         plan(duck, "late")
-
-
-def test_a_list_keeps_its_order():
-    a, b = Pass("a"), Pass("b")
-    assert plan([a, b]) == PreGradPlan((a, b), False, ("a", "b"))
-    assert plan((b, a)) == PreGradPlan((b, a), False, ("b", "a"))
-
-
-def test_one_pass_without_a_uuid_makes_the_list_count_as_without():
-    passes = [Pass("a"), Lacking()]
-    with pytest.raises(PreGradPassError, match=r"pass Lacking \(1 of the 2 in the list\) has no uuid"):
-        plan(passes, "late")
-    with pytest.warns(RegionalWarning, match="Lacking"):
-        assert plan(passes) == PreGradPlan(tuple(passes), True, ())
 
 
 class Colour(enum.Enum):
@@ -195,52 +152,6 @@ def test_uuids_that_do_not_identify(value, message, timing):
     assert "return" in str(caught.value)
 
 
-def test_a_uuid_that_changes_from_call_to_call():
-    class Counting(Pass):
-        def uuid(self):
-            self.value += 1
-            return self.value
-
-    with pytest.raises(PreGradPassError, match=r"Counting returned 1 and then 2.*the same on each call"):
-        plan(Counting(0), "late")
-
-
-def test_exceptions_of_uuid_propagate():
-    class Broken(Pass):
-        def uuid(self):
-            raise ZeroDivisionError("mine")
-
-    with pytest.raises(ZeroDivisionError, match="mine"):
-        plan(Broken(), "late")
-
-
-def test_early_never_asks_for_a_uuid():
-    """It does not enter the key, so that even a bad one does no harm."""
-    assert plan(Pass([]), "early").uuids == ()
-
-
-@pytest.mark.parametrize(("timing", "nearest"), [("erly", "early"), ("Late", "late"), (1, None), ("", None)])
-@pytest.mark.parametrize("passes", [None, Pass("v1")], ids=["no pass", "a pass"])
-def test_unknown_timing(timing, nearest, passes):
-    hint = f"Did you mean '{nearest}'" if nearest else "Known: default, early, late"
-    with pytest.raises(PreGradPassError, match=hint):
-        plan(passes, timing)
-
-
-@pytest.mark.skipif(not hasattr(config, "pre_grad_pass_timing"), reason="torch 2.11 has no pre_grad_pass_timing")
-def test_timing_of_pytorchs_own_config():
-    with config.patch(pre_grad_pass_timing="early"):
-        assert plan(Pass("v1")).early
-        assert not plan(Pass("v1"), "late").early
-    with config.patch(pre_grad_pass_timing="erly"), pytest.raises(PreGradPassError, match="'erly'"):
-        plan(Pass("v1"))
-
-
-def test_use_pre_grad_passes_off():
-    with config.patch(use_pre_grad_passes=False):
-        assert plan(Pass("v1")) == PreGradPlan()
-
-
 class ModulePass(CustomGraphModulePass):
     def __call__(self, gm):
         pass
@@ -282,22 +193,6 @@ def test_a_pass_with_a_second_argument_is_no_pre_grad_pass():
 
 
 # Running
-
-
-def remove_ones(graph):
-    for node in graph.find_nodes(op="call_function", target=operator.mul):
-        node.replace_all_uses_with(node.args[0])
-        graph.erase_node(node)
-
-
-def test_passes_run_in_order_in_place():
-    gm, seen = graph_module(), []
-    passes = [Pass("a", lambda graph: seen.append("a")), Pass("b", remove_ones), Pass("c", lambda g: seen.append("c"))]
-    plan(passes).run(gm)
-    assert seen == ["a", "c"]
-    assert operator.mul not in [node.target for node in gm.graph.nodes]
-    assert "* 1" not in gm.code
-    assert gm(torch.tensor(3)) == 5
 
 
 def test_nodes_may_be_left_out_of_order():
@@ -356,23 +251,3 @@ def test_another_graph_returned():
 
 def test_its_own_graph_returned():
     plan(Lacking("v1", lambda graph: graph)).run(graph_module())
-
-
-def test_exceptions_of_a_pass_propagate():
-    def fail(graph):
-        raise KeyError("mine")
-
-    with pytest.raises(KeyError, match="mine"):
-        plan(Pass("v1", fail)).run(graph_module())
-
-
-def test_torch_compile_tells_what_a_pass_raised():
-    def fail(graph):
-        raise KeyError("mine")
-
-    with (
-        config.patch(pre_grad_custom_pass=Pass("v1", fail)),
-        pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="mine") as caught,
-    ):
-        torch.compile(lambda x: x + 1, backend="regional")(torch.ones(2))
-    assert isinstance(caught.value.inner_exception, KeyError)

@@ -5,7 +5,6 @@ import gc
 import pytest
 import torch
 import torch._inductor
-from torch._inductor import config as inductor_config
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 
@@ -52,42 +51,10 @@ def run(model, **options):
     return compiled
 
 
-@pytest.mark.parametrize("count", [1, 8, 32])
-def test_equal_blocks_cost_one_compile_each_way(compiles, count):
-    run(stack_of(count))
-    assert len(compiles) == 2
-
-
-def test_a_second_module_of_the_same_blocks_costs_none(compiles):
-    first = run(stack_of(2))
-    second = run(stack_of(3))
-    assert len(compiles) == 2
-    del first, second
-
-
 def test_resetting_dynamo_compiles_again(compiles):
     kept = run(stack_of(1))
     torch._dynamo.reset()
     run(stack_of(2))
-    assert len(compiles) == 4
-    del kept
-
-
-def test_other_settings_compile_again(compiles):
-    kept = run(stack_of(1))
-    with inductor_config.patch(max_autotune_gemm_search_space="EXHAUSTIVE"):
-        run(stack_of(2))
-    assert len(compiles) == 4
-    del kept
-
-
-def test_another_precision_compiles_again(compiles):
-    kept = run(stack_of(1))
-    torch.use_deterministic_algorithms(True)
-    try:
-        run(stack_of(2))
-    finally:
-        torch.use_deterministic_algorithms(False)
     assert len(compiles) == 4
     del kept
 
@@ -99,15 +66,6 @@ def test_symbolic_shapes_are_shared_within_one_compile_only(compiles):
     run(stack_of(5), dynamic=True)
     assert (forward_and_backward, len(compiles)) == (2, 4)
     del kept
-
-
-def test_sharing_can_be_switched_off(compiles):
-    model = torch.compile(
-        stack_of(3), backend=lambda gm, inputs: regional(gm, inputs, share_identical=False), fullgraph=True
-    )
-    x, w = (torch.randn(8, 8, requires_grad=True) for _ in range(2))
-    model(x, w).sum().backward()
-    assert len(compiles) == 6
 
 
 def test_what_no_graph_calls_any_more_is_given_back(compiles):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import OrderedDict, defaultdict, deque
 
 import numpy
 import torch
@@ -483,6 +483,13 @@ class Store:
         return torch.cat(self.keys)
 
 
+class Slotted:
+    __slots__ = ("n",)
+
+    def __init__(self):
+        self.n = 0
+
+
 def stores(change, result=lambda x: x * 2):
     """Return a program that calls ``change`` with its input and its container, and returns something else."""
 
@@ -603,6 +610,57 @@ ARGUMENTS = [
         Store,
         "input 1.length (after the call)",
     ),
+    containers(
+        "a tensor that is appended twice",
+        lambda x, held: held.append(x),
+        lambda x, held: held.extend([x, x]),
+        list,
+        "input 1[1] (after the call)",
+        "structure",
+    ),
+    containers(
+        "an element that is not removed",
+        lambda x, held: held.pop(),
+        lambda x, held: None,
+        lambda: [1, 2],
+        "input 1[1] (after the call)",
+        "structure",
+    ),
+    containers(
+        "an empty list that is not stored",
+        lambda x, d: d.update(a=[]),
+        lambda x, d: None,
+        dict,
+        "containers of the inputs (after the call)",
+    ),
+    containers(
+        "a number in a defaultdict",
+        lambda x, d: d["k"].append(1),
+        lambda x, d: d["k"].append(2),
+        lambda: defaultdict(list),
+        "input 1['k'][0] (after the call)",
+    ),
+    containers(
+        "the other end of a deque",
+        lambda x, held: held.append(1),
+        lambda x, held: held.appendleft(1),
+        lambda: deque([0]),
+        "input 1[0] (after the call)",
+    ),
+    containers(
+        "the order of keys",
+        lambda x, d: d.move_to_end("a"),
+        lambda x, d: None,
+        lambda: OrderedDict(a=1, b=2),
+        "containers of the inputs (after the call)",
+    ),
+    containers(
+        "a slot of an object",
+        lambda x, held: setattr(held, "n", 1),
+        lambda x, held: setattr(held, "n", 2),
+        Slotted,
+        "input 1.n (after the call)",
+    ),
     Twins(
         "a tensor read from a dict",
         lambda x, d: x * d["k"],
@@ -652,6 +710,41 @@ def notes(kept, note):
     return program
 
 
+def counts_in_class(by):
+    def program(x):
+        Counter.calls += by
+        return x * 2
+
+    return program
+
+
+CALLS, LOG = 0, []
+
+
+def logged(by):
+    global CALLS
+    CALLS += by
+    LOG.append(CALLS)
+
+
+def counts_globally(by):
+    def program(x):
+        logged(by)
+        return x * 2
+
+    return program
+
+
+class Keeping(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.kept = None
+
+    def forward(self, x):
+        self.kept = x
+        return x * 2
+
+
 def sets_count(counter, by):
     def program(x):
         counter.count += by
@@ -688,6 +781,26 @@ PYTHON = [
         lambda model: lambda x: model.forward(x, 0) * 0 + x,
         where="calls (after the call)",
         held=Counting,
+    ),
+    Twins(
+        "a count in a class",
+        counts_in_class(1),
+        counts_in_class(2),
+        where="Counter.calls (after the call)",
+    ),
+    Twins(
+        "a list in a global variable",
+        counts_globally(1),
+        counts_globally(2),
+        where="LOG[0] (after the call)",
+    ),
+    Twins(
+        "a tensor that a module keeps",
+        lambda model: model,
+        lambda model: lambda x: x * 2,
+        where="kept (after the call)",
+        kind="structure",
+        held=Keeping,
     ),
     Twins(
         "a list in a closure",

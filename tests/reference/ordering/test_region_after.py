@@ -49,25 +49,6 @@ def test_eager_ops_follow_the_values_alone():
     assert names.index("compiled_region_mlp_0") < names.index("compiled_region_comm_0") < names.index("e")
 
 
-def test_several_regions_and_chains():
-    lines = ["p c x", "q b x", "r a x"]
-    assert calls(split_regions(asking(lines, c=["b"], b=["a"]))) == ["a_0", "b_0", "c_0"]
-    assert calls(split_regions(asking(lines, c=["a", "b"]))) == ["b_0", "a_0", "c_0"]
-
-
-def test_all_of_it_waits_for_all_of_the_other():
-    lines = ["p comm x", "q mlp x", "e u q", "r mlp e", "s comm x"]
-    gm = asking(lines, comm=["mlp"])
-    assert calls(split_regions(gm)) == ["mlp_0", "mlp_1", "comm_0"]
-
-
-def test_an_order_that_values_forbid_names_the_regions():
-    gm = asking(["p comm x", "q mlp p"], comm=["mlp"])
-    with pytest.raises(OrderingCycleError, match="region 'comm' after 'mlp'") as error:
-        split_regions(gm)
-    assert "region 'comm' after 'mlp'" in error.value.cycle
-
-
 def test_two_regions_that_ask_for_each_other_are_refused():
     with pytest.raises(OrderingCycleError, match="region 'a' after 'b'"):
         split_regions(asking(["p a x", "q b x"], a=["b"], b=["a"]))
@@ -106,31 +87,6 @@ class Overlapping(torch.nn.Module):
         with region("mlp"):
             m = (x @ w).cos()
         return c + m
-
-
-@pytest.mark.parametrize("partition", ["default", "min_cut"])
-def test_gradients_run_the_other_way_round(partition):
-    structure = Structure(partition)
-    x, w = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
-    program = Overlapping()
-    expected = torch.autograd.grad(program(x, w).sum(), (x, w))
-    found = torch.autograd.grad(structure.compile(program)(x, w).sum(), (x, w))
-    torch.testing.assert_close(found, expected)
-    assert structure.labels == ["mlp", "comm", "comm", "mlp"]
-
-
-def test_without_asking_the_program_decides():
-    class Plain(torch.nn.Module):
-        def forward(self, x, w):
-            with region("comm"):
-                c = (x * 3).sin()
-            with region("mlp"):
-                m = (x @ w).cos()
-            return c + m
-
-    structure = Structure()
-    structure.compile(Plain())(torch.randn(4, 4), torch.randn(4, 4))
-    assert structure.labels == ["comm", "mlp"]
 
 
 def test_recomputed_ops_keep_the_order_of_the_forward():

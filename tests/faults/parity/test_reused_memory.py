@@ -7,8 +7,7 @@ import torch
 
 from pytest_regional import BackendSpec, ParityError, declared, unsupported
 from pytest_regional.testing import regional
-
-from .programs import in_region, pair, product, two_products
+from tests.harness.programs import in_region, pair, product, two_products
 
 
 def pooled(gm, example_inputs):
@@ -145,7 +144,7 @@ def test_results_that_eager_overwrites_too_are_no_fault_of_the_backend():
 
 
 def test_the_region_with_the_pool_is_to_blame():
-    from .test_assert_parity import Corrupted
+    from tests.harness.test_assert_parity import Corrupted
 
     class Pooled(Corrupted):
         def __init__(self, name):
