@@ -69,7 +69,7 @@ def test_the_smaller_program_stays(tmp_path):
     [
         ("{", "is not JSON"),
         ('{"version": 9}', "version 9"),
-        ('{"version": 1}', "no finding"),
+        ('{"version": 1}', "version 1"),
         ('{"version": 2}', "no finding"),
     ],
 )

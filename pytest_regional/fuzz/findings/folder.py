@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
 
 
-#: Raised when the meaning of a finding file changes. Files of version 1 are read, too.
+#: Raised when the meaning of a finding file changes.
 VERSION = 2
 
 
@@ -159,11 +159,9 @@ def from_data(data: Any) -> AnyFinding:
         DocumentError: it describes none, or one of another version; names the field.
     """
     version = data.get("version") if isinstance(data, Mapping) else None
-    if type(version) is not int or version not in (1, VERSION):
+    if type(version) is not int or version != VERSION:
         shown = reprlib.repr(version)
-        raise DocumentError(f"the finding has version {shown}, this pytest-regional reads versions 1 and {VERSION}")
-    if version == 1:
-        data = _from_version_1(data)
+        raise DocumentError(f"the finding has version {shown}, this pytest-regional reads version {VERSION}")
     if "sequence" in data:
         of = decoded(data, _OfSequence)
         return SequenceFinding(
@@ -183,37 +181,6 @@ def from_data(data: Any) -> AnyFinding:
         culprit=found.culprit,
         **found.provenance,
     )
-
-
-#: What version 1 calls the fields of version 2, the execution modes, an oracle and a feature.
-_FIELDS_1 = {"law": "oracle", "lane": "mode", "history": "sequence"}
-_VALUES_1 = {
-    "oracle": {"borders": "region_boundary"},
-    "mode": {"structure": "interpret", "fast": "emulated", "full": "native"},
-}
-_FEATURES_1 = {"region:twins": "region:near duplicates"}
-
-
-def _from_version_1(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a document of version 1 says, as one of version 2.
-
-    Raises:
-        DocumentError: it has a field that only version 2 has.
-    """
-    names = {**_FIELDS_1, "found": "original_sequence" if "history" in data else "original_program"}
-    for name in names.values():
-        if name in data:
-            raise DocumentError(f"there is no field {name!r} in version 1")
-    renamed = {names.get(name, name): value for name, value in data.items()}
-    for name, values in _VALUES_1.items():
-        renamed |= {name: _replaced(renamed[name], values)} if name in renamed else {}
-    if isinstance(renamed.get("features"), list):
-        renamed["features"] = [_replaced(feature, _FEATURES_1) for feature in renamed["features"]]
-    return {**renamed, "version": VERSION}
-
-
-def _replaced(value: Any, values: Mapping[str, str]) -> Any:
-    return values.get(value, value) if isinstance(value, str) else value
 
 
 def signature_of(violation: Any, program: Program | None = None) -> Signature:
