@@ -23,9 +23,8 @@ from pytest_regional import _environment
 from pytest_regional._files import dumps
 from pytest_regional._text import encodable
 from pytest_regional.fuzz.fuzz_test import CampaignError
-from pytest_regional.report.facts import CodeLine, Facts
-from pytest_regional.report.places import within_repository
-from pytest_regional.report.problems import bad_tests, message_of
+from pytest_regional.report.ci import bad_tests, message_of
+from pytest_regional.report.facts import CodeLine, Facts, within_repository
 
 if TYPE_CHECKING:
     import pytest

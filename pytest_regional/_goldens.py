@@ -20,7 +20,7 @@ from pytest_regional._stash import HARNESS, TARGET, Target
 from pytest_regional._text import plural
 from pytest_regional.harness.goldens.file import GoldenFile, GoldenFileError, GoldenKey
 from pytest_regional.report.document import GOLDEN_STATES
-from pytest_regional.report.places import within_repository
+from pytest_regional.report.facts import within_repository
 
 if TYPE_CHECKING:
     from pytest_regional._endings import EndingHooks

@@ -24,7 +24,7 @@ from pytest_regional._collection import package_module_of
 from pytest_regional._evidence import Evidence
 from pytest_regional._secrets import masked_urls
 from pytest_regional._text import encodable
-from pytest_regional.report import github
+from pytest_regional.report import ci, step_summary
 from pytest_regional.report.document import BAD, RunReport
 from pytest_regional.report.facts import Facts
 from pytest_regional.report.outputs import write_report
@@ -106,7 +106,7 @@ class RunOutputs:
             if outputs.github:
                 with errors.kept("writing the summary of the job"):
                     name = os.environ.get("GITHUB_STEP_SUMMARY", "")
-                    self._try(Path(name), lambda: github.append_summary(report, os.environ))
+                    self._try(Path(name), lambda: step_summary.append_summary(report, os.environ))
 
     def _try(self, path: Path, write: Callable[[], None]) -> None:
         try:
@@ -118,7 +118,7 @@ class RunOutputs:
         """Print annotations, and what could not be written."""
         if self._session.settings.reports.github:
             terminalreporter.ensure_newline()
-            for line in github.annotations_of(self._facts()):
+            for line in ci.annotations_of(self._facts()):
                 terminalreporter.write_line(line)
         for line in self._unwritten:
             terminalreporter.write_line(line, red=True)

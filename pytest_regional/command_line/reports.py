@@ -11,7 +11,7 @@ from typing import Any
 from pytest_regional._documents import DocumentError
 from pytest_regional._text import plural
 from pytest_regional.command_line.targets import UsageError
-from pytest_regional.report import github
+from pytest_regional.report import ci, step_summary
 from pytest_regional.report.comparison import compared
 from pytest_regional.report.document import RunReport, merged
 from pytest_regional.report.outputs import ENDINGS, OutputError, Outputs, outputs_of, write_report
@@ -74,13 +74,13 @@ def _merge(asked: argparse.Namespace) -> int:
         for path in outputs.files:
             write_report(whole, path)
         if outputs.github:
-            github.append_summary(whole, os.environ)
+            step_summary.append_summary(whole, os.environ)
     except OSError as error:
         raise UsageError(f"{error.filename} cannot be written: {error.strerror}.") from error
     doubled = sum(len(report.tests) for report in reports) - len(whole.tests)
     note = f"; {plural(doubled, 'test')} is in several, and the worst ending was kept" if doubled else ""
     print(f"{asked.output}: {plural(len(whole.tests), 'test')} of {plural(len(reports), 'report')}{note}")
-    for line in github.annotations_of(whole.tests) if outputs.github else ():
+    for line in ci.annotations_of(whole.tests) if outputs.github else ():
         print(line)
     return 0
 

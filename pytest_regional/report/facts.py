@@ -23,9 +23,11 @@ how those of ``in_new_process`` started: how many were ``forked``, and by reason
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import PurePosixPath
+from functools import cache
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from pytest_regional._files import LARGEST, dumps
@@ -33,7 +35,6 @@ from pytest_regional._stash import FUZZ, Target
 from pytest_regional._text import encodable, plural
 from pytest_regional.fuzz.fuzz_test import is_fuzz_test, shard_of
 from pytest_regional.report import proofs
-from pytest_regional.report.places import place_of
 
 if TYPE_CHECKING:
     import pytest
@@ -112,6 +113,43 @@ class Facts(_LaterFacts):
     fuzz: dict[str, Any] | None
     details: dict[str, Any] | None
     failure: str
+
+
+#: What names the root of the checkout: to jobs of GitHub and of GitLab.
+WORKSPACES = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
+
+
+@cache
+def repository_of(folder: Path) -> Path:
+    """Return the root of the repository that ``folder`` is in, else ``folder``.
+
+    That is what paths on the pages of GitHub and GitLab are relative to, wherever pytest's own root is.
+    """
+    workspaces = {Path(os.environ[name]).resolve() for name in WORKSPACES if os.environ.get(name)}
+    for one in (folder, *folder.parents):
+        if (one / ".git").exists() or one.resolve() in workspaces:
+            return one
+    return folder
+
+
+def within_repository(path: Path, root: Path) -> str:
+    """Return ``path`` relative to the repository that ``root`` is in; empty where it is not in it, or installed."""
+    try:
+        inside = path.resolve().relative_to(repository_of(root).resolve())
+    except ValueError:
+        return ""
+    return "" if "site-packages" in inside.parts else inside.as_posix()
+
+
+def place_of(item: pytest.Item, error: pytest.ExceptionInfo[BaseException] | None = None) -> dict[str, str | int]:
+    """Return ``file`` and ``line`` of a test: of the line that failed, else of its definition.
+
+    What fails is most often a line of the harness or of the compiler. People look for it in the test: it is the
+    innermost line of the test's own file. A test that is not in the repository has an empty ``file``.
+    """
+    file = within_repository(item.path, item.config.rootpath)
+    failed = [frame.lineno + 1 for frame in error.traceback if Path(frame.path) == item.path] if error else []
+    return {"file": file, "line": failed[-1] if failed else (item.location[1] or 0) + 1}
 
 
 def of(item: pytest.Item, target: Target, regional: Regional | None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_regional._errors import RegionalError
-from pytest_regional.report import code_quality, sarif, step_summary
+from pytest_regional.report import ci, step_summary
 from pytest_regional.report.document import RunReport
 
 #: Where GitLab's documentation, and its template, look for code quality.
@@ -60,9 +60,9 @@ _WRITERS: dict[str, Callable[[RunReport, Path], None]] = {
     ".json": RunReport.write,
     ".html": _write_html,
     ".md": step_summary.write,
-    ".sarif": sarif.write,
-    ".codequality.json": code_quality.write,
-    "code-quality-report.json": code_quality.write,
+    ".sarif": ci.write_sarif,
+    ".codequality.json": ci.write_code_quality,
+    "code-quality-report.json": ci.write_code_quality,
 }
 
 #: Endings of names that a report can have.

@@ -6,14 +6,13 @@ GitHub shows the summary of a step on the page of the run, up to 1 MiB of it; on
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pytest_regional._text import encodable, plural, printable
-from pytest_regional.report.document import BAD, RunReport, advice
+from pytest_regional.report.ci import MOST, FoundDefect, bad_tests, blame_of, findings_of, message_of, title_of
+from pytest_regional.report.document import BAD, RunReport, advice, rows_of, slowest_of, totals_of
 from pytest_regional.report.facts import Facts
-from pytest_regional.report.matrix import rows_of, slowest_of, totals_of
-from pytest_regional.report.problems import FoundDefect, bad_tests, blame_of, findings_of, message_of, title_of
 
 #: What GitHub shows of a step, in bytes of UTF-8.
 LIMIT = 1024 * 1024
@@ -45,6 +44,20 @@ def append(report: RunReport, path: Path, note: str = "") -> None:
     room = LIMIT - (path.stat().st_size if path.is_file() else 0)
     with path.open("a", encoding="utf-8") as file:
         file.write(summary_of(report, room, note))
+
+
+def append_summary(report: RunReport, environment: Mapping[str, str]) -> None:
+    """Add ``report`` to the summary of the step that runs; nothing outside of a job.
+
+    It says how many failures are no annotations.
+
+    Raises:
+        OSError: the file cannot be written; names it.
+    """
+    if name := environment.get("GITHUB_STEP_SUMMARY"):
+        more = len(bad_tests(report.tests)) - MOST
+        note = f"GitHub shows {MOST} annotations of a step: {plural(more, 'more failure')} listed only here."
+        append(report, Path(name), note if more > 0 else "")
 
 
 def summary_of(report: RunReport, room: int = LIMIT, note: str = "") -> str:

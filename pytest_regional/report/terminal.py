@@ -11,10 +11,9 @@ from pytest_regional._documents import DocumentError
 from pytest_regional._text import plural, printable
 from pytest_regional.fuzz.budget import crash_markers, duration
 from pytest_regional.report import document, proofs
-from pytest_regional.report.document import BAD
+from pytest_regional.report.ci import findings_of
+from pytest_regional.report.document import BAD, rows_of, slowest_of, totals_of
 from pytest_regional.report.facts import EXPLAINED, Facts
-from pytest_regional.report.matrix import rows_of, slowest_of, totals_of
-from pytest_regional.report.problems import findings_of
 
 #: Compiles, and causes of one counter, that are shown.
 _SHOWN = 3

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pytest_regional._torch.cpp import described_processor
 from pytest_regional.report.document import RunReport
-from pytest_regional.report.facts import Facts, read
-from pytest_regional.report.places import within_repository
+from pytest_regional.report.facts import Facts, read, within_repository
 from pytest_regional.report.unfinished import CRASH
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pytest_regional.report.code_quality import issues_of
+from pytest_regional.report.ci import issues_of
 from pytest_regional.report.outputs import write_report
 from tests.report.ci_sample import failed, sample
 from tests.report.schemas import check

@@ -10,7 +10,8 @@ import re
 
 import pytest
 
-from pytest_regional.report.github import MOST, annotations_of, append_summary
+from pytest_regional.report.ci import MOST, annotations_of
+from pytest_regional.report.step_summary import append_summary
 from tests.report.ci_sample import NASTY, failed, sample
 from tests.report.schemas import check
 from tests.report.test_document import fact, report
