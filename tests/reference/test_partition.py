@@ -16,39 +16,9 @@ def partitions(gm):
     return [(p.key.label, [node.name for node in p.nodes]) for p in plan_partitions(gm.graph).partitions]
 
 
-@pytest.mark.parametrize(
-    ("word", "count"),
-    [("uTTTu", 1), ("TTuTT", 2), ("TuTuT", 3), ("TuTuTuT", 4), ("uuu", 0), ("T", 1), ("", 0), ("abab", 4), ("aabb", 2)],
-)
-def test_chain_needs_one_partition_per_run(word, count):
-    assert len(partitions(chain(word))) == count
-
-
-def test_independent_node_does_not_split_a_region():
-    assert partitions(diamond(["p T x", "q u x", "r T x"])) == [("T", ["p", "r"])]
-
-
-def test_dependency_inside_a_region_spans_an_unrelated_node():
-    assert partitions(diamond(["p T x", "q u x", "r T p"])) == [("T", ["p", "r"])]
-
-
-def test_same_topology_with_two_ids_is_two_partitions():
-    assert partitions(diamond(["p a x", "q u x", "r b x"])) == [("a", ["p"]), ("b", ["r"])]
-
-
 def test_regions_are_deferred_until_all_their_unannotated_inputs_ran():
     """``r`` waits for ``q``, which could run at once: one partition although ``p`` was ready first."""
     assert len(partitions(diamond(["p T x", "q u x", "r T q"]))) == 1
-
-
-def test_interleaved_regions_take_three_partitions():
-    gm = diamond(["a1 a x", "b1 b x", "b2 b a1", "a2 a b1"])
-    assert partitions(gm) == [("a", ["a1"]), ("b", ["b1", "b2"]), ("a", ["a2"])]
-
-
-def test_three_way_ring_compiles():
-    gm = diamond(["a1 a x", "b1 b x", "c1 c x", "a2 a c1", "b2 b a1", "c2 c b1"])
-    assert len(partitions(gm)) == 4
 
 
 def test_region_is_opened_when_nothing_of_its_level_is_missing():
@@ -61,13 +31,6 @@ def test_execution_order_stays_near_program_order():
     gm = diamond(["p u x", "a1 a p", "q u x", "a2 a a1"])
     steps = plan_partitions(gm.graph).steps
     assert [getattr(step, "name", "partition") for step in steps] == ["p", "partition", "q"]
-
-
-def test_different_configs_are_different_regions():
-    gm = chain("aa")
-    for node, flag in zip(gm.graph.find_nodes(op="call_function", target=ATEN.sin.default), (True, False), strict=True):
-        annotate_node(node, {"inductor_region": "a", "inductor_configs": {"max_autotune": flag}})
-    assert len(partitions(gm)) == 2
 
 
 def test_elements_live_with_the_op_that_makes_them():

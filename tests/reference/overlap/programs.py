@@ -29,13 +29,6 @@ def gather_beside_product(x, w, shard):
     return (x @ w) @ whole
 
 
-def scatter_beside_product(x, w, _):
-    group = dist.group.WORLD.group_name
-    product = x @ w
-    part = scattered(product, group)
-    return part, product @ w
-
-
 def layers(x, *shards):
     """Gather, product, for each layer; the last product is scattered and reduced beside two more."""
     group = dist.group.WORLD.group_name

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import copy
-import re
 
 import pytest
 import torch
 
 from pytest_regional.reference import pipeline
 from pytest_regional.reference.passes import (
-    AddControlDeps,
     Canonicalization,
     DeadCodeElimination,
-    RegionalInductor,
-    annotate_ops,
 )
-from pytest_regional.testing import regional
 
 
 class Model(torch.nn.Module):
@@ -53,33 +48,3 @@ def test_cleaning_changes_no_bit_of_a_training_step(partitioner):
     forward = compiled.report.on("forward")
     assert forward.of("canonicalization")[0].changed
     assert compiled.report.on("backward").of("dead_code_elimination")
-
-
-def wait_for_the_first(graph):
-    products = [node for node in graph.nodes if "mm" in str(node.target)]
-    return {products[-1]: products[:1]} if len(products) > 1 else {}
-
-
-def test_regions_by_predicate_train():
-    with regional("reference", expects_regions=False) as r:
-        model, x = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8)), r.randn(4, 8)
-        eager = copy.deepcopy(model)
-        passes = [
-            RegionalInductor(),
-            annotate_ops(["aten.addmm", "aten.t"], "products", required=True),
-            Canonicalization(),
-            AddControlDeps(wait_for_the_first),
-        ]
-        compiled = pipeline.compile(model, (x,), passes=passes)
-        assert re.fullmatch(r"\d+ ops matched, \d+ gradient ops", compiled.report.on("joint")[0].summary)
-        for ours, theirs in zip(step(model, compiled, x), step(eager, eager, x), strict=True):
-            torch.testing.assert_close(ours, theirs)
-        assert {row.graph for row in compiled.report} == {"joint", "forward", "backward"}
-        assert r.counters.region_compiles + r.counters.region_cache_hits >= 2
-
-
-def test_disabling_regions_leaves_the_graph_as_it_is():
-    model, x = Model(), torch.randn(6, 8)
-    passes = [Canonicalization(), RegionalInductor()]
-    compiled = pipeline.compile(model, (x,), passes=passes, disable=("regional_inductor",))
-    assert [row.status for row in compiled.report.on("forward")] == ["ran", "disabled"]
