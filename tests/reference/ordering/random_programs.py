@@ -1,14 +1,19 @@
-"""Random graphs with random legal order edges."""
+"""Random graphs with random legal order edges, and where each op ends up in generated code."""
 
 from __future__ import annotations
 
+import operator
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.fx
+
+from pytest_regional._torch.codegen import recording_launches
+from pytest_regional.reference.compile_regions import RegionRequest, compile_with_inductor
+from pytest_regional.reference.regional_inductor import regional_inductor
 
 aten = torch.ops.aten
 SIZE = 8
@@ -16,6 +21,8 @@ ID = "order_id"
 
 _UNARY = (aten.sin, aten.cos, aten.exp, aten.relu, aten.sigmoid, aten.tanh, aten.neg)
 _BINARY = (aten.add.Tensor, aten.mul.Tensor, aten.sub.Tensor, aten.maximum.default)
+
+Place = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -87,3 +94,68 @@ def _legal_edges(draw: random.Random, made: Sequence[torch.fx.Node], count: int)
                     ready.append(user)
     pairs = [(a, b) for i, a in enumerate(order) for b in order[i + 1 :]]
     yield from draw.sample(pairs, min(count, len(pairs)))
+
+
+@dataclass
+class PlacesInCode:
+    """Where the ops of a program run: steps of the outer graph, launches within each region, loops of a launch."""
+
+    by_id: dict[int, list[Place]] = field(default_factory=dict)
+
+    def note(self, number: int, place: Place) -> None:
+        """Note one place of one op."""
+        self.by_id.setdefault(number, []).append(place)
+
+    def verdict(self, edge: tuple[int, int]) -> str:
+        """Say whether the edge is ``kept``, ``fused``, ``violated``, or an end of it is ``merged`` into another op."""
+        before, after = (sorted(self.by_id.get(end, ())) for end in edge)
+        if not before or not after:
+            return "merged"
+        # Inductor may compute a value once more where it is used; the first time is when others can wait for it.
+        if before[0] == after[0]:
+            return "fused"
+        return "kept" if before[0] < after[0] else "violated"
+
+
+def ids_of(nodes: Sequence[torch.fx.Node]) -> set[int]:
+    """Return the ids that ``nodes`` bear or inherited."""
+    found = (node.meta.get("custom", {}) for node in nodes)
+    return {custom[ID] for custom in found if ID in custom}
+
+
+class RecordingCompiler:
+    """Compiles a region and notes which ops each of its launches computes."""
+
+    def __init__(self) -> None:
+        self.launches: dict[str, list[set[tuple[int, int]]]] = {}
+
+    def __call__(self, request: RegionRequest) -> Any:
+        """Compile as ever."""
+        with recording_launches() as launches:
+            compiled = compile_with_inductor(request)
+        self.launches[request.name] = [launched(launch) for launch in launches]
+        return compiled
+
+
+def launched(launch: Any) -> set[tuple[int, int]]:
+    """Return loop and id of each op that one launch computes, without those that only its inputs come from."""
+    if launch.is_extern:
+        return {(0, number) for number in ids_of([launch.node] if launch.node is not None else [])}
+    made = zip(launch.loops, launch.buffers, strict=True)
+    return {(loop, number) for loop, (_, nodes) in made for number in ids_of(nodes)}
+
+
+def places_through_regions(program: RandomProgram) -> tuple[PlacesInCode, torch.fx.GraphModule]:
+    """Compile the regions of ``program``; return where everything runs, and the compiled graph."""
+    compiler = RecordingCompiler()
+    gm = regional_inductor(program.module, *program.inputs, compiler=compiler, share_identical=False)
+    places = PlacesInCode()
+    for step, node in enumerate(gm.graph.nodes):
+        if node.name in compiler.launches:
+            for launch, loops in enumerate(compiler.launches[node.name]):
+                for loop, number in loops:
+                    places.note(number, (step, launch, loop))
+        elif node.op == "call_function" and node.target is not operator.getitem:
+            for number in ids_of([node]):
+                places.note(number, (step, 0, 0))
+    return places, gm

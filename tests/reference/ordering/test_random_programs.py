@@ -1,4 +1,4 @@
-"""Random programs with random edges, in the graph by the hundred; suites/control_deps looks at generated code."""
+"""Random programs with random edges: in the graph by the hundred, in generated code a few."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import random
 import pytest
 import torch
 
+from pytest_regional._torch.inductor import kernels_not_built
 from pytest_regional.reference.ordering import OrderingCycleError, add_control_deps, remove_control_deps
 from pytest_regional.reference.ordering.operator import is_control_deps
 from tests.reference.ordering.graphs import described
-from tests.reference.ordering.random_programs import random_program
+from tests.reference.ordering.random_programs import places_through_regions, random_program
 
 SEEDS = range(80)
 
@@ -69,3 +70,24 @@ def test_an_edge_too_many_is_a_cycle_and_changes_nothing(seed):
         add_control_deps(program.module.graph, asked)
     assert error.value.cycle[0] == error.value.cycle[-1]
     assert described(program.module) == before
+
+
+def verdicts(program):
+    with kernels_not_built():
+        places, _ = places_through_regions(program)
+    return [places.verdict(edge) for edge in program.edges]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+def test_edges_hold_in_generated_code(seed):
+    program = random_program(seed, regions=("a",) if seed % 2 else ("a", "b", None))
+    numbers = {node: number for number, node in program.nodes().items()}
+    report = add_control_deps(program.module.graph, program.asked())
+    added = {(numbers[before], numbers[after]) for before, after in report.added}
+    found = dict(zip(program.edges, verdicts(program), strict=True))
+    assert {found[edge] for edge in added} == {"kept"}
+    assert "violated" not in found.values()
+
+
+def test_without_edges_some_do_not_hold():
+    assert {"fused", "violated"} & set(verdicts(random_program(7)))

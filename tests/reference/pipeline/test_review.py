@@ -1,9 +1,12 @@
 """Points of the discussion that the pipeline answers as a whole."""
 
+import inspect
+
 import torch
 
 from pytest_regional.reference import pipeline
-from pytest_regional.reference.full_inductor import decompose
+from pytest_regional.reference.full_inductor import decompose, full_inductor
+from pytest_regional.reference.passes import RegionalInductor
 
 aten = torch.ops.aten
 
@@ -38,3 +41,13 @@ def test_a_pass_sees_the_op_that_the_compiler_takes_apart():
     assert aten.silu.default in before
     assert aten.native_layer_norm.default in before
     assert not {aten.silu.default, aten.native_layer_norm.default} & after
+
+
+def test_the_compiler_comes_last_wherever_it_stands():
+    last = pipeline.graph_pass(name="z")(lambda gm, example_inputs: None)
+    for compiler in (full_inductor, RegionalInductor()):
+        assert pipeline.PassPipeline([compiler, last]).names[0] == "z"
+
+
+def test_there_is_no_backend_to_choose():
+    assert "backend" not in inspect.signature(pipeline.compile).parameters
