@@ -88,28 +88,22 @@ def _require_own_below(folder: str) -> None:
                 _require_own_below(entry.path)
 
 
-def open_private(path: str, above: int | None = None, *, folder: bool = False) -> int:
-    """Open ``path`` for reading and return its descriptor; no link is followed, and no pipe is waited for.
-
-    Args:
-        path: what is opened.
-        above: a descriptor of the folder that holds it; by default that is looked for by its name.
-        folder: whether a folder is expected, or a regular file.
+def open_private(path: str) -> int:
+    """Open the regular file ``path`` for reading and return its descriptor; no link is followed, no pipe waited for.
 
     Raises:
         NotPrivateError: somebody else owns it or can write to it, or it is something else.
         FileNotFoundError: there is none.
         OSError: it cannot be read.
     """
-    name = path if above is None else os.path.basename(path)
     try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=above)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         _require_kind(path, error.errno not in _NOT_REGULAR)
         raise
     try:
         found = os.fstat(descriptor)
-        _require_kind(path, stat.S_ISDIR(found.st_mode) if folder else stat.S_ISREG(found.st_mode))
+        _require_kind(path, stat.S_ISREG(found.st_mode))
         require_own(path, found)
     except BaseException:
         os.close(descriptor)

@@ -9,20 +9,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-CAMPAIGNS = ROOT / "docs" / "findings" / "campaigns"
-
-#: Blocks, regions, settings, parameters; a sequence of each kind of event.
-NAMES = (
-    "torch-2.13.0/torch-annotations_in_key-restart-d94977df",
-    "torch-2.15.0/aot_eager-compiles-run-c644481f",
-    "torch-2.15.0/torch-caches-run-72f6e961",
-    "torch-2.15.0/torch-caches-restart-97c7aea4",
-)
+#: One valid finding a line: blocks, regions, settings, parameters; a sequence of each kind of event.
+VALID = Path(__file__).with_name("valid_findings.jsonl")
 
 
 def documents() -> list[Any]:
     """Return valid findings as plain data: together they have every field that there is."""
-    kept = [json.loads((CAMPAIGNS / f"{name}.json").read_text()) for name in NAMES]
+    kept = [json.loads(line) for line in VALID.read_text(encoding="utf-8").splitlines()]
     everything = {
         **kept[0],
         "program": {

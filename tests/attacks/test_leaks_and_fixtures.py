@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-import pytest
-
 from tests.warm_process import run_module
 
 TESTS = """
@@ -91,8 +89,7 @@ def test_only_changes_of_tests_are_restored(pytester):
         assert f" {name}: " in warning
 
 
-@pytest.mark.parametrize("limit", ["--regional-timeout=60", "-oregional_memory=8G"])
-def test_limits_are_no_leaks(pytester, limit):
+def test_limits_are_no_leaks(pytester):
     pytester.makepyfile(
         test_it="""
         import pytest
@@ -102,6 +99,7 @@ def test_limits_are_no_leaks(pytester, limit):
             regional.run(abs, regional.randn(2))
         """
     )
-    options = ("-p", "no:cacheprovider", "-n0", "--regional-backend=inductor", limit)
+    options = ("-p", "no:cacheprovider", "-n0", "--regional-backend=inductor")
+    options += ("--regional-timeout=60", "-oregional_memory=8G")
     done = run_module("pytest", options, pytester.path, os.environ, timeout=300)
     assert "1 passed in" in done.stdout, done.stdout

@@ -126,8 +126,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("servers", ["spawn", "forkserver"])
-@pytest.mark.parametrize(("how", "function"), [("is killed", "waits"), ("leaves", "holds_the_lock")])
+@pytest.mark.parametrize(
+    ("how", "function", "servers"), [("is killed", "waits", "forkserver"), ("leaves", "holds_the_lock", "spawn")]
+)
 def test_a_new_process_ends_with_who_asked_for_it(tmp_path, how, function, servers):
     (tmp_path / "asks.py").write_text(HARNESS)
     started = tmp_path / "started"

@@ -20,7 +20,14 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from pytest_regional._errors import RegionalError, RegionalWarning
-from pytest_regional._private_folders import NotPrivateError, make_folder, open_private, private_folder, private_tree
+from pytest_regional._private_folders import (
+    NotPrivateError,
+    make_folder,
+    open_private,
+    private_folder,
+    private_tree,
+    require_own,
+)
 
 #: Names the store's directory for every process of a run: a path, or ``off``.
 VARIABLE = "PYTEST_REGIONAL_KERNEL_STORE"
@@ -170,11 +177,7 @@ class KernelFiles:
         if content is None:
             return False
         # A copy, not a link: a test may damage files in its cache directory.
-        folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            _write(target.name, folder, content, mode=0o755)
-        finally:
-            os.close(folder)
+        _write(str(target), content, mode=0o755)
         self.taken += 1
         return True
 
@@ -223,8 +226,7 @@ class KernelFiles:
         if _unread:
             return None
         try:
-            with self._folder_of(key) as (place, folder):
-                return _checked(key, place, folder)
+            return _checked(key, os.path.join(self._folder_of(key), key[2:]))
         except NotPrivateError as error:
             warn_once(f"a compiled kernel is not used, and is compiled again: {error}")
         except OSError:
@@ -238,8 +240,8 @@ class KernelFiles:
             NotPrivateError: another user can write to the store.
             OSError: no space, no permission; an existing entry is unchanged.
         """
-        with self._folder_of(key, make=True) as (_, folder):
-            _write(key[2:], folder, _digest(key, content) + content, mode=0o600)
+        path = os.path.join(self._folder_of(key, make=True), key[2:])
+        _write(path, _digest(key, content) + content, mode=0o600)
 
     def prune(self, limit: int = LIMIT) -> int:
         """Delete files of killed processes, and least recently used ones above ``limit`` bytes; return how many.
@@ -253,8 +255,9 @@ class KernelFiles:
             total += size
             abandoned = name.startswith(_TEMPORARY) and time.time() - used > _ABANDONED
             if total > limit or abandoned:
-                with contextlib.suppress(OSError, NotPrivateError), _opened(place) as folder:
-                    os.unlink(name, dir_fd=folder)
+                with contextlib.suppress(OSError, NotPrivateError):
+                    require_own(place, os.lstat(place))
+                    os.unlink(os.path.join(place, name))
                     deleted += 1
         return deleted
 
@@ -266,15 +269,14 @@ class KernelFiles:
                     if folders.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
                         yield from _files_in(entry.path, files)
 
-    @contextlib.contextmanager
-    def _folder_of(self, key: str, *, make: bool = False) -> Iterator[tuple[str, int]]:
-        place = private_folder(self.folder)
-        inside = os.path.join(place, key[:2])
+    def _folder_of(self, key: str, *, make: bool = False) -> str:
+        """Return the directory of the entry ``key``, which is no link, and private."""
+        inside = os.path.join(private_folder(self.folder), key[:2])
         if make:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(inside, 0o700)
-        with _opened(inside) as folder:
-            yield inside, folder
+        require_own(inside, os.lstat(inside))
+        return inside
 
 
 def _files_in(place: str, names: re.Pattern[str]) -> Iterator[tuple[float, int, str, str]]:
@@ -285,34 +287,22 @@ def _files_in(place: str, names: re.Pattern[str]) -> Iterator[tuple[float, int, 
                 yield found.st_mtime, found.st_size, place, entry.name
 
 
-@contextlib.contextmanager
-def _opened(place: str) -> Iterator[int]:
-    """Open the private directory ``place``, which is no link."""
-    descriptor = open_private(place, folder=True)
+def _checked(key: str, path: str) -> bytes | None:
+    """Return the content of the entry ``key`` in ``path``; an unusable one is deleted, so that it can be replaced."""
     try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _checked(key: str, place: str, folder: int) -> bytes | None:
-    """Return the content of the entry ``key``; an unusable one is deleted, so that it can be replaced."""
-    name = key[2:]
-    try:
-        descriptor = open_private(os.path.join(place, name), folder)
+        with open(open_private(path), "rb") as file:
+            stored = file.read()
+            with contextlib.suppress(OSError):  # it is root's
+                os.utime(file.fileno())
     except NotPrivateError:
         with contextlib.suppress(OSError):
-            os.unlink(name, dir_fd=folder)
+            os.unlink(path)
         raise
-    with open(descriptor, "rb") as file:
-        stored = file.read()
-        with contextlib.suppress(OSError):  # it is root's
-            os.utime(descriptor)
     content = stored[_DIGEST:]
     if stored[:_DIGEST] == _digest(key, content):
         return content
     with contextlib.suppress(OSError):
-        os.unlink(name, dir_fd=folder)
+        os.unlink(path)
     return None
 
 
@@ -323,16 +313,16 @@ def _digest(key: str, content: bytes) -> bytes:
     return digest.digest()
 
 
-def _write(name: str, folder: int, content: bytes, mode: int) -> None:
-    temporary = f"{_TEMPORARY}{secrets.token_hex(8)}"
+def _write(path: str, content: bytes, mode: int) -> None:
+    temporary = os.path.join(os.path.dirname(path), f"{_TEMPORARY}{secrets.token_hex(8)}")
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with open(os.open(temporary, flags, mode, dir_fd=folder), "wb") as file:
+        with open(os.open(temporary, flags, mode), "wb") as file:
             file.write(content)
-        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(temporary, dir_fd=folder)
+            os.unlink(temporary)
         raise
 
 
