@@ -89,24 +89,23 @@ def without_failures(spent: Spent) -> Spent:
     return dict(zip(spent, map(list, zip(*turns, strict=True)), strict=True))
 
 
-def measure(backend: str, examples: Sequence[Program], modes: Sequence[str]) -> Spent:
+def measure(backend: str, examples: Sequence[Program]) -> Spent:
     """Return the seconds of each way for ``examples``, without the first, which warms up, and those that fail."""
     spent: Spent = {}
     with contextlib.ExitStack() as stack:
-        folders = {name: Path(stack.enter_context(tempfile.TemporaryDirectory())) for name in ("naive", *modes)}
+        folders = {
+            name: Path(stack.enter_context(tempfile.TemporaryDirectory())) for name in ("naive", "interpret", "native")
+        }
         for number, program in enumerate(examples):
             counted = spent if number else Spent()
-            if "naive" in modes:
-                with cache_folder(folders["naive"]):
-                    timed(naive(backend), program, counted, "naive loop")
+            with cache_folder(folders["naive"]):
+                timed(naive(backend), program, counted, "naive loop")
             for mode in ("interpret", "native"):
-                if mode in modes:
-                    with regional(backend, "cpu", cache_dir=folders[mode], expects_regions=False) as harness:
-                        timed(checked(harness, mode), program, counted, mode)
-    if "emulated" in modes:
-        with regional(backend, "cuda-emulated", expects_regions=False) as harness:
-            for number, program in enumerate(examples):
-                timed(checked(harness, "emulated"), program, spent if number else Spent(), "emulated")
+                with regional(backend, "cpu", cache_dir=folders[mode], expects_regions=False) as harness:
+                    timed(checked(harness, mode), program, counted, mode)
+    with regional(backend, "cuda-emulated", expects_regions=False) as harness:
+        for number, program in enumerate(examples):
+            timed(checked(harness, "emulated"), program, spent if number else Spent(), "emulated")
     return without_failures(spent)
 
 

@@ -3,8 +3,8 @@
 ``run`` fuzzes several backends in a row, each for its share of a budget of processor time (``--core-minutes``, of all
 processes together, so that a busy machine changes nothing), from fresh seeds, into a folder of findings. The cases of
 ``suites/history`` are hidden from it: no campaign reads them. A campaign whose process dies is started again with
-another seed, and a run that was ended goes on where the folder holds what it has used. ``--tree`` and ``--python`` fuzz
-with another checkout, and another version of PyTorch.
+another seed, and a run that was ended goes on where the folder holds what it has used. ``--python`` fuzzes with another
+version of PyTorch.
 
 ``keep`` adds what a run found so far to ``rediscovered.jsonl``, because a run may outlast its machine: a line for each
 campaign, with its processor time and the parts of its findings that are counted.
@@ -178,9 +178,6 @@ PARTS = (
 #: Core-minutes after which a report says what was found so far.
 BUDGETS = (15, 30, 60, 90, 120, 180, 240)
 
-#: A checkout that has this searches for what is to blame, which takes time and counts for nothing here.
-CULPRITS = "pytest_regional/harness/blame"
-
 #: Seconds between two looks at the processor time.
 INTERVAL = 1.0
 
@@ -188,7 +185,9 @@ INTERVAL = 1.0
 GRACE = 120.0
 
 
-def run(part: Part, folder: Path, core_seconds: float, *, tree: Path, python: str, seed: int) -> dict[str, object]:
+def run(
+    part: Part, folder: Path, core_seconds: float, *, python: str, seed: int, tree: Path = Path()
+) -> dict[str, object]:
     """Fuzz one part; return what it used, which the folder's file of that part's name holds at all times.
 
     Raises:
@@ -205,7 +204,7 @@ def run(part: Part, folder: Path, core_seconds: float, *, tree: Path, python: st
         command = [python, "-m", "pytest", "suites/fuzz/test_programs.py", "-k", f"test_{part.mode}", "-q", "-n0"]
         command += [f"--regional-backend={part.backend}", "--regional-fuzz=24h", "--regional-timeout=60"]
         command += [f"--regional-findings={findings}", f"--regional-seed={used['seed'] + 1000 * used['starts']}"]
-        command += ["--regional-blame=off"] if (tree / CULPRITS).is_dir() else []
+        command += ["--regional-blame=off"]  # a search for culprits takes time and counts for nothing here
         with (findings / f"log-{used['starts']}.txt").open("w") as log:
             process = subprocess.Popen(
                 [*command, *part.options],
@@ -348,7 +347,7 @@ def main() -> None:
             if options.only and part.name not in options.only:
                 continue
             seconds = options.core_minutes * 60 * part.share
-            used = run(part, options.folder, seconds, tree=options.tree, python=options.python, seed=options.seed)
+            used = run(part, options.folder, seconds, python=options.python, seed=options.seed)
             print(used, flush=True)
 
 
@@ -358,7 +357,6 @@ def _options() -> argparse.Namespace:
     running = commands.add_parser("run", help="fuzz")
     running.add_argument("folder", type=Path, help="an empty folder, or one of a run that was ended")
     running.add_argument("--core-minutes", type=float, default=240.0)
-    running.add_argument("--tree", type=Path, default=Path(), help="the checkout whose suites/fuzz run")
     running.add_argument("--python", default=sys.executable)
     running.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
     running.add_argument("--only", nargs="*", help="parts, such as inductor-native")

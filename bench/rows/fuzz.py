@@ -28,7 +28,7 @@ def measure(rounds: int) -> list[Row]:
 
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
-    spent = seconds_of("reference", with_regions(rounds + 4), ("naive", "interpret", "emulated", "native"))
+    spent = seconds_of("reference", with_regions(rounds + 4))
     modes = ("interpret", "emulated", "native")
     after = {"emulated": "after the others: an emulated GPU takes no turns"}
     return [

@@ -8,4 +8,5 @@ suites and oracles notice which fault).
 The packages plant faults elsewhere: in generated code (``emulation``, ``verify``), compiled programs (``parity``,
 ``training``), compilers (``blame``), backends that crash or hang (``plugin``), the reference's passes and stored files
 (``reference``), processes that write to a cache (``caching``), and a test's process (``leaks``).
+``campaign_kills`` kills the processes of a fuzzing campaign.
 """

@@ -1,4 +1,4 @@
-"""What a campaign loses when its processes are killed: ``python -m bench.campaign_kills --kills 20``.
+"""What a campaign loses when its processes are killed: ``python -m tests.faults.campaign_kills --kills 20``.
 
 ``pytest-regional fuzz`` checks a number of programs on two processes, against a backend with a planted fault, while
 SIGKILL ends one of the processes, or the command, at random moments; the command is then started again. In the end each
@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def faulty(gm: Any, inputs: Any) -> Any:
@@ -40,7 +40,7 @@ def faulty(gm: Any, inputs: Any) -> Any:
 def started(findings: Path, programs: int, *more: str) -> subprocess.Popen[bytes]:
     """Start the command."""
     options = [
-        "--backend=bench.campaign_kills:faulty",
+        "--backend=tests.faults.campaign_kills:faulty",
         f"--budget={programs}",
         "--workers=2",
         "--seed=11",
