@@ -28,11 +28,13 @@ class CacheKey:
         key: under which its result is stored; empty without one.
         refusal: why there is none.
         texts: what the key is made of, by name.
+        ingredients: what the code of the graph depends on, whatever the key holds; the harness adds them.
     """
 
     key: str
     refusal: str = ""
     texts: KeyTexts = field(default_factory=dict)
+    ingredients: KeyTexts = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -25,13 +25,13 @@ from pytest_regional._goldens import goldens_of
 from pytest_regional._phases import limits_of, stderr_of
 from pytest_regional._reporting import ATTRIBUTE
 from pytest_regional._seeds import seed_for
-from pytest_regional._stash import DRAWER, FUZZ, HARNESS, PHASES, TARGET
+from pytest_regional._stash import DRAWER, FUZZ, HARNESS, TARGET
 from pytest_regional._text import SHOWN_MISMATCHES, plural
 from pytest_regional._tracebacks import hide_own_frames
 from pytest_regional._written import RunOutputs
 from pytest_regional._xdist import Retirement, UnrestorableStateError
 from pytest_regional.harness.kernel_store.files import KernelFiles
-from pytest_regional.report import details, facts, phase_times, proofs, terminal
+from pytest_regional.report import details, facts, proofs, terminal
 from pytest_regional.report.this_run import CollectedFacts
 
 if TYPE_CHECKING:
@@ -113,8 +113,7 @@ class RunHooks:
             if settings.reports.holds_details:
                 item.stash[DRAWER] = details.new_drawer()
                 regional._observer.listeners.append(item.stash[DRAWER])
-            with self._timed(item, regional):
-                yield regional
+            yield regional
 
     def _start_processes(self, item: pytest.Item, regional: Regional) -> None:
         """Say how the test's new processes start."""
@@ -138,18 +137,6 @@ class RunHooks:
                 devices.add(device_under_test(name).name)
         self._servers = ForkServers(count, "cpu" if devices == {"cpu"} else "")
         self._session.config.add_cleanup(self._servers.end)
-
-    @contextlib.contextmanager
-    def _timed(self, item: pytest.Item, regional: Regional) -> Iterator[None]:
-        """Measure what the test compiles, where a report holds it."""
-        if not self._session.settings.reports.holds_times:
-            yield
-            return
-        item.stash[PHASES] = listeners = phase_times.new_listeners(regional)
-        with contextlib.ExitStack() as clocks:
-            for listener in listeners.values():
-                clocks.enter_context(listener.clock.running())
-            yield
 
     def _test_dir(self, item: pytest.Item) -> Path:
         digest = hashlib.sha256(item.nodeid.encode()).hexdigest()[:16]
@@ -199,7 +186,7 @@ class RunHooks:
     def _begin(self, item: pytest.Item) -> None:
         """Note that ``item`` is set up; drop what its earlier run left, where a plugin runs it again."""
         self._setups[item.nodeid] += 1
-        keys: tuple[pytest.StashKey[Any], ...] = (HARNESS, DRAWER, PHASES, FUZZ)
+        keys: tuple[pytest.StashKey[Any], ...] = (HARNESS, DRAWER, FUZZ)
         for key in keys:
             if key in item.stash:
                 del item.stash[key]
@@ -280,8 +267,6 @@ class RunHooks:
             known |= self._generated_code(report, known, call.excinfo.value, regional)
         if DRAWER in item.stash and regional is not None and (report.when == "call" or report.failed):
             known["details"] = details.details_of(regional, item.stash[DRAWER])
-        if PHASES in item.stash and report.when == "call":
-            known["compile_times"] = phase_times.facts_of(item.stash[PHASES])
         setattr(report, facts.ATTRIBUTE, facts.plain(known))
         if report.when == "call":
             # The JUnit file takes them from the report of the teardown, which comes next.

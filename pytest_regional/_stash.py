@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -13,7 +12,6 @@ if TYPE_CHECKING:
     from pytest_regional.backends.spec import BackendSpec
     from pytest_regional.fuzz.fuzz_test import FuzzTest
     from pytest_regional.harness.observe.graph_drawing import GraphDrawer
-    from pytest_regional.harness.observe.phases import PhaseListener
     from pytest_regional.harness.regional import Regional
 
 
@@ -50,9 +48,6 @@ HARNESS: pytest.StashKey[Regional] = pytest.StashKey()
 
 #: Where a report is asked for.
 DRAWER: pytest.StashKey[GraphDrawer] = pytest.StashKey()
-
-#: Where a report is asked for that holds how long compiles take.
-PHASES: pytest.StashKey[Mapping[str, PhaseListener]] = pytest.StashKey()
 
 #: Of fuzz tests.
 FUZZ: pytest.StashKey[FuzzTest] = pytest.StashKey()

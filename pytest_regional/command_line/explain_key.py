@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_regional._cache_keys import Difference, differences, in_words
+from pytest_regional._cache_keys import CacheKey, Difference, differences, in_words
 from pytest_regional._text import plural, printable
 from pytest_regional.command_line.explain import ModelError, made_by
 from pytest_regional.command_line.targets import UsageError, find
 
 if TYPE_CHECKING:
-    from pytest_regional.harness.cache_keys import GraphKey, ProgramKeys
+    from pytest_regional.harness.cache_keys import ProgramKeys
 
 _TARGET_HELP = (
     "a function without arguments, as package.module:name or path/to/file.py:name, that returns (model, args) or "
@@ -85,7 +85,7 @@ def _compared(first: ProgramKeys, second: ProgramKeys) -> Iterator[str]:
         yield f"Dynamo captures {plural(len(first.graphs), 'graph')} in A, and {len(second.graphs)} in B"
 
 
-def _graphs(number: int, one: GraphKey, other: GraphKey) -> Iterator[str]:
+def _graphs(number: int, one: CacheKey, other: CacheKey) -> Iterator[str]:
     refusals = {which: _one_line(each.refusal) for which, each in (("A", one), ("B", other)) if not each.key}
     for which, refusal in refusals.items():
         yield f"graph {number} of {which} has no key, so nothing is shared: {refusal}"

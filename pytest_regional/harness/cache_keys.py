@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 
-from pytest_regional._cache_keys import KeyTexts
+from pytest_regional._cache_keys import CacheKey, KeyTexts
 from pytest_regional._errors import RegionalError
 from pytest_regional._torch.config import (
     DYNAMO,
@@ -197,35 +197,18 @@ class NoGraphError(RegionalError):
 
 
 @dataclass(frozen=True)
-class GraphKey:
-    """The key of one graph that Dynamo captured.
-
-    Attributes:
-        key: under which its result is stored; empty without one.
-        refusal: why there is none.
-        texts: what the key is made of.
-        ingredients: what the code of the graph depends on, whatever the key holds.
-    """
-
-    key: str
-    refusal: str = ""
-    texts: KeyTexts = field(default_factory=dict)
-    ingredients: KeyTexts = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class ProgramKeys:
     """The keys of a program.
 
     Attributes:
         program: what it is called.
         backend: name of the backend.
-        graphs: in the order in which Dynamo captured them.
+        graphs: their keys, in the order in which Dynamo captured them.
     """
 
     program: str
     backend: str
-    graphs: tuple[GraphKey, ...]
+    graphs: tuple[CacheKey, ...]
 
 
 @dataclass(frozen=True)
@@ -256,14 +239,13 @@ def keys_of(
             f"backend {spec.name!r} does not say with which key its cache is looked up: its BackendSpec has no "
             f"cache_key. The backends reference, torch and inductor have one."
         )
-    graphs: list[GraphKey] = []
+    graphs: list[CacheKey] = []
 
     def backend(gm: Any, example_inputs: Sequence[Any]) -> Any:
         ingredients = graph_ingredients(gm, annotations=bool(spec.supports("regions")))
         # Not the graph itself: what asks for its key may change it, and a copy has another key.
         eager = clone_graph(gm).forward
-        key = ask(gm, example_inputs)
-        graphs.append(GraphKey(key.key, key.refusal, key.texts, ingredients))
+        graphs.append(replace(ask(gm, example_inputs), ingredients=ingredients))
         return eager
 
     torch.compile(fn, backend=backend, dynamic=dynamic)(*args, **kwargs)

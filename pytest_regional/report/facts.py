@@ -13,11 +13,11 @@ more than once where a plugin runs tests again. The facts are those of the last 
 is a sentence about the same, where a failed comparison with eager was followed up. ``file`` (relative to the
 repository; empty for a test that is not in it) and ``line`` say where the test stands, and once it failed, at which of
 its lines. ``message`` is the beginning of the error itself. ``rerun`` is a command that runs the test again, alone; it
-is added where the report is written. ``shard`` is which part of a fuzz test it is, from 0. ``compile_times`` is how
-long phases took: see :mod:`pytest_regional.report.phase_times`. ``generated_code`` names lines of generated code that
-the failure concerns (:class:`CodeLine`). ``proofs``, only under ``--regional-verify``, is what was found out about each
-kernel: see :mod:`pytest_regional.report.proofs`. ``new_processes``, only under ``--regional-processes=forkserver``, is
-how those of ``in_new_process`` started: how many were ``forked``, and by reason how many ``interpreters`` there were.
+is added where the report is written. ``shard`` is which part of a fuzz test it is, from 0. ``generated_code`` names
+lines of generated code that the failure concerns (:class:`CodeLine`). ``proofs``, only under ``--regional-verify``, is
+what was found out about each kernel: see :mod:`pytest_regional.report.proofs`. ``new_processes``, only under
+``--regional-processes=forkserver``, is how those of ``in_new_process`` started: how many were ``forked``, and by reason
+how many ``interpreters`` there were.
 """
 
 from __future__ import annotations
@@ -90,7 +90,6 @@ class _LaterFacts(TypedDict, total=False):
     rerun: str
     shard: int
     generated_code: list[CodeLine]
-    compile_times: dict[str, Any]
     proofs: list[dict[str, Any]]
     new_processes: dict[str, Any]
 

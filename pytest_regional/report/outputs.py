@@ -44,11 +44,6 @@ class Outputs:
         """Whether a file shows graphs, code and counters of each test, which take time to collect."""
         return any(ending_of(path) in (".json", ".html") for path in self.files)
 
-    @property
-    def holds_times(self) -> bool:
-        """Whether a file holds how long each phase of a test's compiles takes."""
-        return any(ending_of(path) == ".json" for path in self.files)
-
 
 def _write_html(report: RunReport, path: Path) -> None:
     from pytest_regional.report import page

@@ -17,7 +17,6 @@ from pytest_regional.report.document import GOLDEN_STATES, OUTCOMES, VERSION
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Number = Annotated[float, Meta(ge=-1e300, le=1e300)]
-Seconds = Annotated[float, Meta(ge=0, le=1e300)]
 
 #: What an option, or a fact of a machine, can be.
 Scalar = str | bool | Number | list[str] | None
@@ -110,16 +109,6 @@ class _Culprit(Struct):
     experiments: list[_Experiment]
 
 
-class _Times(Struct):
-    phases: dict[str, Seconds]
-    regions: dict[str, dict[str, Seconds]]
-
-
-class _CompileTimes(_Times):
-    not_measured: list[str]
-    cpu: _Times | None = None
-
-
 class _Compile(Struct):
     seconds: Number
     what: str
@@ -163,7 +152,6 @@ class _Test(Struct):
     rerun: str = ""
     shard: Count = 0
     generated_code: list[_CodeLine] = []
-    compile_times: _CompileTimes | None = None
     new_processes: _Processes | None = None
 
 

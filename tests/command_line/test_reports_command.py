@@ -102,10 +102,3 @@ def test_merge_asks_no_service_by_itself(write, capsys, tmp_path, monkeypatch):
 def test_what_was_asked_wrongly(arguments, said, capsys):
     assert main(arguments) == 2
     assert said in capsys.readouterr().err
-
-
-def test_merged_reports_keep_compile_times(tmp_path):
-    times = {"phases": {"passes": 0.1}, "regions": {}, "not_measured": []}
-    report({**fact("a"), "compile_times": times}).write(tmp_path / "one.json")
-    assert main(["merge", str(tmp_path / "one.json"), "-o", str(tmp_path / "all.json")]) == 0
-    assert RunReport.read(tmp_path / "all.json").tests[0]["compile_times"] == times

@@ -7,23 +7,24 @@ import gc
 import resource
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional._errors import RegionalValueError
 from pytest_regional._text import unknown_name
-from pytest_regional._torch.compile_phases import CLOCK_NAMES, unmeasured
+from pytest_regional._torch.compile_phases import CLOCK_NAMES, PhaseClock, unmeasured
 from pytest_regional.harness import isolation
 from pytest_regional.harness.blame.experiments import Change
 from pytest_regional.harness.compile_times.record import CompileTimes
 from pytest_regional.harness.compiling import annotation_errors_alone, backpropagate
 from pytest_regional.harness.kernel_store import nothing_read
-from pytest_regional.harness.observe.phases import PhaseListener
+from pytest_regional.harness.observe.listeners import CompileListener
 from pytest_regional.harness.parity.inputs import copy_inputs
 
 if TYPE_CHECKING:
     from pytest_regional.backends.spec import BackendSpec
+    from pytest_regional.harness.observe.observer import Observer
     from pytest_regional.harness.regional import Regional
 
 
@@ -46,6 +47,34 @@ def checked_clock(name: str) -> str:
     if name not in CLOCKS:
         raise RegionalValueError(unknown_name("clock", name, CLOCKS))
     return name
+
+
+class PhaseListener(CompileListener):
+    """Says to a clock which graph or region compiles, while it is among ``Observer.listeners``.
+
+    Attributes:
+        clock: which has to run. It counts nothing while the observer does not.
+    """
+
+    def __init__(self, observer: Observer, now: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = PhaseClock(now, lambda: self in observer.listeners)
+        self._observer = observer
+
+    @contextlib.contextmanager
+    def compiling_graph(self, kind: str, gm: Any) -> Iterator[Callable[[Any], None]]:
+        """Count what the backend's compiler does with a graph as its own, up to the steps that PyTorch logs."""
+        with self.clock.inside("other", f"the {kind} graph"):
+            yield _ignore
+
+    @contextlib.contextmanager
+    def compiling_region(self, gm: Any, inputs: Sequence[Any]) -> Iterator[Callable[[Any], None]]:
+        """Count what Inductor does with a region as that region's."""
+        with self.clock.inside("inductor", str(self._observer.innermost())):
+            yield _ignore
+
+
+def _ignore(result: Any) -> None:
+    """Do nothing with what a compile returned."""
 
 
 @dataclass
