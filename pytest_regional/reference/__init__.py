@@ -62,7 +62,6 @@ __all__ = [
     "RegionKey",
     "RegionOrderWarning",
     "RegionalInductor",
-    "RegionalValueError",
     "add_control_deps",
     "annotate_ops",
     "cache_key",

@@ -92,9 +92,7 @@ def _versions() -> tuple[str, str]:
 __all__ = [
     "DEFAULT_ARCHITECTURES",
     "CompiledKernel",
-    "EmulationError",
     "FailedKernel",
     "KernelSource",
-    "RegionalValueError",
     "compile_kernels",
 ]

@@ -16,7 +16,6 @@ __all__ = [
     "FullInductorError",
     "MissingValueError",
     "NumericsWarning",
-    "RegionalValueError",
     "check_functional",
     "decompose",
     "full_inductor",

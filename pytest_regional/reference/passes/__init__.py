@@ -25,7 +25,6 @@ __all__ = [
     "DeadCodeElimination",
     "OverlapCollectives",
     "PassMatchWarning",
-    "PipelineError",
     "RegionalInductor",
     "annotate_matching",
     "annotate_ops",

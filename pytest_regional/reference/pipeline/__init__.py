@@ -26,7 +26,6 @@ from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
 from pytest_regional.reference.pipeline.report import PassReport, PipelineReport
 
 __all__ = [
-    "ArtifactError",
     "CompiledModule",
     "GraphPass",
     "GraphValue",
@@ -41,7 +40,6 @@ __all__ = [
     "PipelineError",
     "PipelineExplanation",
     "PipelineReport",
-    "RegionalWarning",
     "UnknownPassError",
     "as_inductor_pass",
     "capture",
