@@ -19,6 +19,7 @@ from pytest_regional.harness.codegen.events import (
     Assert,
     CodeAssertionError,
     CodeEvent,
+    CodeLookupError,
     CollectiveStart,
     Copy,
     Events,
@@ -36,7 +37,7 @@ from pytest_regional.harness.codegen.events import (
     Wait,
 )
 from pytest_regional.harness.codegen.reader import events_of, origins_kept, origins_of
-from pytest_regional.harness.ops import OpPattern
+from pytest_regional.harness.ops import OpError, OpPattern
 
 __all__ = [
     "Alias",
@@ -45,6 +46,7 @@ __all__ = [
     "CodeAssertionError",
     "CodeAssertions",
     "CodeEvent",
+    "CodeLookupError",
     "CollectiveStart",
     "Copy",
     "Events",
@@ -54,6 +56,7 @@ __all__ = [
     "LaunchOrigin",
     "NestingLevel",
     "Op",
+    "OpError",
     "OpPattern",
     "Return",
     "Reuse",
