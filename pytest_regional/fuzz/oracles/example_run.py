@@ -38,8 +38,8 @@ from pytest_regional.harness.regional import Regional
 class ExpectedResults:
     """One set of inputs, with what eager and float64 make of it.
 
-    ``noise`` measures what rounding does to eager; None where the float64 run alone says how exact eager is.
-    ``strides`` says whether those of results are to be eager's.
+    ``noise`` measures what rounding does to eager; None where bits are compared. ``strides`` says whether those of
+    results are to be eager's.
     """
 
     inputs: tuple[torch.Tensor, ...]
@@ -146,25 +146,13 @@ class ExampleRun:
                 with never_compiled(tracing=False):  # Dynamo would trace past the rounding, and keep what it traced
                     eager.coarse = self.execute(fn, inputs, precision=precision)
             fp64 = self.execute(fn, inputs, fp64=True)
-        noise = self._noise(fn, inputs, eager)
-        return ExpectedResults(inputs, eager, fp64, noise, strides=self.regional.looks_at_strides)
-
-    def _noise(self, fn: Any, inputs: tuple[torch.Tensor, ...], eager: Execution) -> NoiseSource | None:
-        """Return what measures eager's rounding, for an emulated GPU and for results of float64.
-
-        Eager of an emulated GPU is the CPU's, which sums up in float64 where a GPU, and code for it, sums up in float32
-        (``cumsum``). Of float64 results no float64 run says how exact eager is.
-        """
-        results = (*dict(eager.outputs).values(), *eager.grads.values(), *eager.inputs_after.values())
-        wide = any(getattr(result, "dtype", None) in (torch.float64, torch.complex128) for result in results)
-        if self.mode != "emulated" and not wide:
-            return None
 
         def rounded_otherwise(seed: int) -> Execution:
             with self.regional._observer.paused():
                 return self.execute(fn, inputs, rounding=seed)
 
-        return Noise.source_of_executions(eager, rounded_otherwise)
+        noise = Noise.source_of_executions(eager, rounded_otherwise)
+        return ExpectedResults(inputs, eager, fp64, noise, strides=self.regional.looks_at_strides)
 
     def execute(self, fn: Any, inputs: tuple[torch.Tensor, ...], *, fp64: bool = False, **more: Any) -> Execution:
         """Run ``fn`` once as the program says: backpropagated through, or without gradients."""

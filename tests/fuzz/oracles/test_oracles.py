@@ -88,6 +88,25 @@ def test_parity_of_a_gradient_alone(violation):
     assert "grad" in error.origin
 
 
+def test_rounding_is_measured_where_no_float64_run_judges():
+    """Inductor rounds neither of the terms, which nearly cancel; and the bits of a bfloat16 are no float64's."""
+    images = TensorInput((2, 3, 5, 7), "bfloat16", "channels_last_transposed", "distinct")
+    program = Program(
+        (images,),
+        (
+            Step("bits_of_bfloat16", (0,), (), (1,)),
+            Step("aten_adaptive_avg_pool2d", (0,), (("output_size", [3, 3]),), (2,)),
+            Step("mean", (2,), (("dim", -2), ("keepdim", True)), (3,)),
+            Step("layer_norm", (2,), (), (4,)),
+            Step("add", (4, 3), (), (5,)),
+        ),
+        (5,),
+        training=False,
+    )
+    with regional("inductor", "cpu", expects_regions=False) as harness:
+        assert check(harness, program, oracles=["parity"]).oracles == ("parity",)
+
+
 def test_a_constant_of_the_first_call_shows_in_the_second(violation):
     kept = []
 
