@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,9 +12,8 @@ import z3
 
 from pytest_regional.verify.builder import Access
 from pytest_regional.verify.kernels import KernelRun
-from pytest_regional.verify.lemmas import Quotient, digit_lemmas, quotient_lemmas
 from pytest_regional.verify.outcomes import PROVED, UNKNOWN, Counterexample, NotVerifiableError, Outcome, UndecidedError
-from pytest_regional.verify.symbols import Expression, Lowering, Scope, constant, symbols_of
+from pytest_regional.verify.symbols import Expression, Lowering, Scope, constant, parts_of, symbols_of
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,9 @@ _FEW = 4096
 
 # A search that goes astray rarely comes back, one that begins anew often arrives: parts of the time that is left.
 _SHARES = (0.25, 0.33, 1.0)
+
+# How often a bound of a quotient is a bound of what is divided next.
+_ROUNDS = 3
 
 
 class Question:
@@ -168,8 +171,7 @@ class Question:
         """
         parts = [*expressions, *known]
         quotients = [Quotient(*quotient) for quotient in self.lowering.quotients]
-        lemmas = quotient_lemmas(parts, quotients) + digit_lemmas(parts, quotients)
-        asked = [z3.simplify(part, som=True) for part in (*parts, *lemmas)]
+        asked = [z3.simplify(part, som=True) for part in (*parts, *quotient_lemmas(parts, quotients))]
         for seed, share in enumerate(_SHARES):
             left = self.left()
             # What z3 finds depends on the numbers of its terms: in a context of its own they are always the same.
@@ -337,3 +339,122 @@ def variables_of(question: Question, access: Access) -> list[Expression]:
             del names[base], names[lane]
             names[name] = question.run.scope.bounds[name][0]
     return list(names.values())
+
+
+@dataclass(frozen=True)
+class Quotient:
+    """``value`` is ``dividend`` divided by ``divisor``; of numbers that are not negative it is the same as floored."""
+
+    dividend: Expression
+    divisor: Expression
+    value: Expression
+
+    def twin(self) -> Quotient:
+        """Return the quotient of another program, lane or round."""
+        mine = symbols_of([self.dividend, self.divisor, self.value])
+        pairs = [(symbol, z3.Int(f"{name}'")) for name, symbol in mine.items() if "#" in name and z3.is_int(symbol)]
+        return Quotient(*(z3.substitute(part, *pairs) for part in (self.dividend, self.divisor, self.value)))
+
+
+def quotient_lemmas(parts: Sequence[Expression], quotients: Iterable[Quotient]) -> list[Expression]:
+    """Return implications about the quotients that ``parts`` mention, true whatever is known.
+
+    z3 takes long to find them: ``x < m * n`` implies ``x // m < n``, for each bound of ``x`` among the comparisons in
+    ``parts``; and dividing twice is dividing by the product.
+    """
+    found = [quotient for quotient in quotients if constant(quotient.divisor) is None]
+    if not found:
+        return []
+    names = symbols_of(parts)
+    mentioned = [q for q in found if q.value.decl().name() in names]
+    mentioned += [q.twin() for q in found if f"{q.value.decl().name()}'" in names]
+    bounds = list(_bounds(parts))
+    lemmas: list[Expression] = []
+    seen: set[tuple[int, int]] = set()
+    for _ in range(_ROUNDS):
+        for quotient in mentioned:
+            for value, bound in list(bounds):
+                key = quotient.value.get_id(), bound.get_id()
+                if key in seen or not value.eq(quotient.dividend):
+                    continue
+                seen.add(key)
+                below = _divided(bound, quotient.divisor)
+                if below is not None:
+                    given = z3.And(quotient.divisor > 0, value >= 0, value < bound)
+                    lemmas.append(z3.Implies(given, quotient.value < below))
+                    bounds.append((quotient.value, below))
+    return lemmas + list(_twice(mentioned))
+
+
+def _bounds(parts: Sequence[Expression]) -> Iterator[tuple[Expression, Expression]]:
+    """Yield what is compared, and what it may be below."""
+    for part in parts_of(parts):
+        if z3.is_lt(part) or z3.is_le(part) or z3.is_gt(part) or z3.is_ge(part):
+            left, right = part.children()
+            yield left, right
+            yield right, left
+
+
+def _twice(quotients: Sequence[Quotient]) -> Iterator[Expression]:
+    for first in quotients:
+        for second in quotients:
+            if not second.dividend.eq(first.value):
+                continue
+            for whole in quotients:
+                product = _factors(first.divisor), _factors(second.divisor), _factors(whole.divisor)
+                if None in product or not whole.dividend.eq(first.dividend):
+                    continue
+                one, other, both = product
+                if one and other and both and one[0] * other[0] == both[0] and one[1] + other[1] == both[1]:
+                    given = z3.And(first.divisor > 0, second.divisor > 0, first.dividend >= 0)
+                    yield z3.Implies(given, second.value == whole.value)
+
+
+def _factors(expression: Expression) -> tuple[int, Counter[str]] | None:
+    """Return the number and the atoms of a product, or None for a sum."""
+    found = _monomials(expression)
+    return found[0][:2] if len(found) == 1 else None
+
+
+def _monomials(expression: Expression) -> list[tuple[int, Counter[str], dict[str, Expression]]]:
+    """Return the terms of a polynomial: for each its number, the powers of its atoms, and the atoms by their names."""
+    plain = z3.simplify(expression, som=True)
+    terms = plain.children() if z3.is_add(plain) else [plain]
+    found = []
+    for term in terms:
+        number, atoms, named = 1, Counter[str](), {}
+        for factor in _parts_of_product(term):
+            value = constant(factor)
+            if value is not None:
+                number *= int(value)
+                continue
+            base, power = factor, 1
+            if z3.is_app(factor) and factor.decl().kind() == z3.Z3_OP_POWER and constant(factor.arg(1)) is not None:
+                base, power = factor.arg(0), int(constant(factor.arg(1)) or 1)
+            atoms[base.sexpr()] += power
+            named[base.sexpr()] = base
+        found.append((number, atoms, named))
+    return found
+
+
+def _parts_of_product(term: Expression) -> list[Expression]:
+    """Return what a product is made of; z3 leaves products in products."""
+    return [factor for part in term.children() for factor in _parts_of_product(part)] if z3.is_mul(term) else [term]
+
+
+def _divided(bound: Expression, divisor: Expression) -> Expression | None:
+    """Return ``bound`` divided by ``divisor`` where that is exact, term by term."""
+    factors = _factors(divisor)
+    if factors is None:
+        return None
+    number, atoms = factors
+    terms = []
+    for many, held, named in _monomials(bound):
+        if number == 0 or many % number or atoms - held:
+            return None
+        product: Expression = z3.IntVal(many // number)
+        for name, power in (held - atoms).items():
+            for _ in range(power):
+                product = product * named[name]
+        terms.append(product)
+    return z3.Sum(terms) if len(terms) > 1 else terms[0]

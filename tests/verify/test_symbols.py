@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_regional.verify.kernels import KernelRun
-from pytest_regional.verify.question import Question
+from pytest_regional.verify.question import Question, Quotient, quotient_lemmas
 from pytest_regional.verify.symbols import (
     INTEGER,
     Expression,
@@ -260,3 +261,20 @@ def test_indices_of_other_runs_are_others():
     second = scope.index(two, lane)
     assert not first.eq(second)
     assert scope.indices[first.decl().name()].base.eq(one)
+
+
+def test_facts_about_quotients_are_true_of_small_numbers():
+    m, n, k, once, twice, at_once = z3.Ints("m n k once twice at_once")
+    quotients = [Quotient(X, m, once), Quotient(once, n, twice), Quotient(X, m * n, at_once)]
+    lemmas = quotient_lemmas([z3.And(m * n * k > X, once >= 0), twice == at_once], quotients)
+    facts = [z3.simplify(lemma.arg(1), som=True) for lemma in lemmas]
+    expected = [once < n * k, twice < k, at_once < k, twice == at_once]
+    assert {str(fact) for fact in facts} == {str(z3.simplify(fact, som=True)) for fact in expected}
+    for x, *sizes in itertools.product(range(-1, 8), *[range(-1, 4)] * 3):
+        # Nothing is known of what is divided by 0.
+        first = int(x / sizes[0]) if sizes[0] else 77
+        second = int(first / sizes[1]) if sizes[1] else 77
+        whole = int(x / (sizes[0] * sizes[1])) if sizes[0] * sizes[1] else 77
+        values = zip((X, m, n, k, once, twice, at_once), (x, *sizes, first, second, whole), strict=True)
+        given = [(symbol, z3.IntVal(value)) for symbol, value in values]
+        assert z3.is_true(z3.simplify(z3.substitute(z3.And(*lemmas), *given))), given
