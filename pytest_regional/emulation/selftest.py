@@ -6,10 +6,7 @@ a pass, of what is tested.
 
 from __future__ import annotations
 
-import argparse
-import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +15,6 @@ from pytest_regional._torch.dynamo import reset_dynamo
 from pytest_regional.emulation.backend import EmulatedKernel, Emulation, emulated
 from pytest_regional.emulation.device import (
     DEFAULT_PROFILE,
-    PROFILES,
     DeviceProfile,
     EmulationError,
     KernelAssertionError,
@@ -38,20 +34,6 @@ LENGTH = 3000
 
 
 @dataclass(frozen=True)
-class SelfTestReport:
-    """What was tried, and what it cost."""
-
-    profile: str
-    torch: str
-    triton: str
-    functions: tuple[str, ...]
-    faults: tuple[str, ...]
-    kernels: int
-    launches: int
-    seconds: float
-
-
-@dataclass(frozen=True)
 class Inputs:
     """What every function gets: a matrix, long rows, a vector, indices into the rows of the matrix."""
 
@@ -65,14 +47,13 @@ class Inputs:
         return Inputs(self.matrix.double(), self.long.double(), self.vector.double(), self.index)
 
 
-def run_self_test(profile: str | DeviceProfile = DEFAULT_PROFILE) -> SelfTestReport:
-    """Emulate a dozen functions forward and backward, and kernels that are wrong; return what was tried.
+def run_self_test(profile: str | DeviceProfile = DEFAULT_PROFILE) -> None:
+    """Emulate a dozen functions forward and backward, and kernels that are wrong.
 
     Raises:
         EmulationError: something came out wrong; names the function, what was expected, and the versions.
         MissingTorchSymbolError: the installed torch or triton lacks something that emulation stands on.
     """
-    begin = time.perf_counter()
     with emulated(profile) as emulation:
         kernels, launches = len(emulation.kernels), len(emulation.launches)
         inputs = _inputs()
@@ -83,12 +64,6 @@ def run_self_test(profile: str | DeviceProfile = DEFAULT_PROFILE) -> SelfTestRep
         generated, launched = len(emulation.kernels) - kernels, len(emulation.launches) - launches
     if not generated or not launched:
         raise _failure("code generation", f"{generated} Triton kernels and {launched} launches, where some must be")
-    torch_version, triton_version = _versions()
-    names = (*_functions(), "gradients", "index assertion")
-    seconds = time.perf_counter() - begin
-    return SelfTestReport(
-        emulation.profile.name, torch_version, triton_version, names, tuple(_FAULTS), generated, launched, seconds
-    )
 
 
 def _inputs() -> Inputs:
@@ -267,39 +242,12 @@ def _gives_right_values(emulation: Emulation, name: str, source: str) -> bool:
     return bool(torch.allclose(out, x.sin() + 5, rtol=0, atol=1e-5))
 
 
-# What is said
-
-
-def _versions() -> tuple[str, str]:
+def _failure(name: str, got: str) -> EmulationError:
     import torch
     import triton
 
-    return torch.__version__, triton.__version__
-
-
-def _failure(name: str, got: str) -> EmulationError:
-    torch_version, triton_version = _versions()
     return EmulationError(
-        f"self-test of the emulated GPU: {name}: {got}\nThis combination, torch {torch_version} and triton "
-        f"{triton_version}, cannot be emulated: leave out --regional-device=cuda-emulated, or install versions that "
-        f"the documentation names, and report this with the output of "
-        f"python -m pytest_regional.emulation.selftest"
+        f"self-test of the emulated GPU: {name}: {got}\nThis combination, torch {torch.__version__} and triton "
+        f"{triton.__version__}, cannot be emulated: leave out --regional-device=cuda-emulated, or install versions that "
+        f"the documentation names, and report this with the message above"
     )
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the self-test from the command line; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m pytest_regional.emulation.selftest", description=__doc__)
-    parser.add_argument(
-        "profile", nargs="?", default=DEFAULT_PROFILE, choices=list(PROFILES), help="the GPU to emulate"
-    )
-    try:
-        print(run_self_test(parser.parse_args(arguments).profile))
-    except EmulationError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
