@@ -247,7 +247,7 @@ def _failure(name: str, got: str) -> EmulationError:
     import triton
 
     return EmulationError(
-        f"self-test of the emulated GPU: {name}: {got}\nThis combination, torch {torch.__version__} and triton "
-        f"{triton.__version__}, cannot be emulated: leave out --regional-device=cuda-emulated, or install versions that "
-        f"the documentation names, and report this with the message above"
+        f"self-test of the emulated GPU: {name}: {got}\nThis combination, torch {torch.__version__} and "
+        f"triton {triton.__version__}, cannot be emulated: leave out --regional-device=cuda-emulated, or install "
+        f"versions that the documentation names, and report this with the message above"
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.fuzz.budget import Budget
-from pytest_regional.fuzz.caches.random_sequences import run_random_sequences
+from pytest_regional.fuzz.caches.campaign import run_random_sequences
 from pytest_regional.fuzz.draw.graphs import random_program
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.modes import in_mode

@@ -7,7 +7,7 @@ import pytest
 
 from pytest_regional import declared
 from pytest_regional.fuzz.budget import Budget
-from pytest_regional.fuzz.caches.random_sequences import sequences_for
+from pytest_regional.fuzz.caches.campaign import sequences_for
 from pytest_regional.fuzz.caches.sequences import Compile
 from pytest_regional.fuzz.campaign import UNCLAIMED_IN_A_ROW, Campaign
 from pytest_regional.fuzz.draw.graphs import random_program

@@ -1,11 +1,19 @@
-"""Sequences of cache operations as the subject of a campaign."""
+"""Random sequences of cache operations, and campaigns of them: compiles, restarts, changes and damaged files.
+
+A walk over a table of rules draws what :mod:`~pytest_regional.fuzz.caches.sequences` executes. It does not look at the
+backend, so that a seed draws the same sequences whatever the backend answers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import random
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
+from pytest_regional._torch.distributed import has_distributed
+from pytest_regional.fuzz.budget import Budget
+from pytest_regional.fuzz.caches.collectives import COLLECTIVES, GROUPS, MESHES
 from pytest_regional.fuzz.caches.findings import (
     CacheSequence,
     SequenceFinding,
@@ -13,14 +21,276 @@ from pytest_regional.fuzz.caches.findings import (
     possible_features,
     reduce_sequence,
 )
-from pytest_regional.fuzz.caches.random_sequences import sequences_for
-from pytest_regional.fuzz.caches.sequences import Event, run_sequence
+from pytest_regional.fuzz.caches.model import ASKS_FOR_SIZE, FEW, MANY, PROGRAMS, STATES, Key, canonical
+from pytest_regional.fuzz.caches.sequences import (
+    DAMAGES,
+    Clear,
+    Compile,
+    Damage,
+    Event,
+    NewProcess,
+    Restart,
+    run_sequence,
+)
 from pytest_regional.fuzz.campaign import Failure, Known
 from pytest_regional.fuzz.findings.folder import AnyFinding, installed_versions, signature_of
 from pytest_regional.fuzz.oracles import OracleViolationError
 
 if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
+
+__all__ = ["RULES", "CacheSequences", "Walk", "fields_of_keys", "run_random_sequences", "sequences", "sequences_for"]
+
+
+#: Sequences longer than this find nothing that shorter ones do not, and take as long as two of them.
+LONGEST_SEQUENCE = 10
+
+#: Files of a cache are damaged by their number, taken modulo how many there are.
+_FILES = 64
+
+#: Of the turns that could compile in a new process, which takes seconds, one in so many does.
+_RARELY = 8
+
+
+def fields_of_keys(
+    *, passes: bool, without: Collection[str] = (), collectives: bool = False
+) -> dict[str, tuple[Any, ...]]:
+    """Return the values that each field of a key may have, the simplest first.
+
+    Args:
+        passes: whether there are pre-grad passes.
+        without: capabilities that no sequence needs: ``backward``, ``dynamic_shapes``, ``region_ids``,
+            ``region_configs``, ``pre_grad_pass_lists``.
+        collectives: whether there are programs with collectives, and process groups.
+    """
+    # Without collectives no field is drawn for them, so that a seed draws the sequences that it drew before.
+    ranks: dict[str, tuple[Any, ...]] = dict(_RANKS) if collectives else {}
+    lists = "pre_grad_pass_lists" not in without
+    return {
+        "program": (*PROGRAMS, *ranks.pop("program", ())),
+        "region": ("a", None) if "region_ids" in without else ("a", "b", None),
+        "fusion": (None,) if "region_configs" in without else (None, 8),
+        "passes": tuple(one for one in _PASSES if lists or len(one) < 2) if passes else ((),),
+        "timing": ("late", "default", "early") if passes else ("late",),
+        "size": (FEW, FEW - 1, MANY, MANY + 1),
+        "dynamic": (False,) if "dynamic_shapes" in without else (False, True),
+        "training": (False,) if "backward" in without else (False, True),
+        "state": tuple(STATES),
+        **ranks,
+    }
+
+
+_RANKS: Mapping[str, tuple[Any, ...]] = {
+    "program": COLLECTIVES,
+    "world": (0, 2, 4),
+    "rank": (0, 1),
+    "mesh": ("", *MESHES),
+    "group": GROUPS,
+}
+
+_PASSES: tuple[tuple[str | None, ...], ...] = (
+    (),
+    ("v1",),
+    ("v2",),
+    ("v1", "v2"),
+    ("v2", "v1"),
+    (None,),
+    ("v1", None),
+)
+
+
+#: Programs that differ in where the boundary of their region stands.
+BOUNDARIES = {"plain": "shorter region", "shorter region": "plain"}
+
+
+def random_key(source: random.Random, values: Mapping[str, Sequence[Any]]) -> Key:
+    """Return a key with some of these values."""
+    # Most of the time under no special setting: what holds for two settings says little. Symbols say the most of
+    # a program that asks for its size.
+    weighted = {
+        "state": ("",) * (2 * len(values["state"])) + tuple(values["state"]),
+        "program": (*values["program"], ASKS_FOR_SIZE, ASKS_FOR_SIZE),
+        "dynamic": (*values["dynamic"], *values["dynamic"][1:]),
+    }
+    return canonical(Key(**{name: source.choice(found) for name, found in {**values, **weighted}.items()}))
+
+
+class Walk:
+    """One random sequence while it is drawn. Few things change in it, so that keys come back.
+
+    Args:
+        source: of random numbers.
+        values: what the fields of keys may be.
+        processes: whether some compiles happen in new processes.
+
+    Attributes:
+        events: the sequence so far.
+        before: what was compiled last.
+    """
+
+    def __init__(self, source: random.Random, values: Mapping[str, Sequence[Any]], *, processes: bool) -> None:
+        self.events: list[Event] = []
+        self.before = random_key(source, values)
+        self.processes = processes
+        self._source, self._values = source, values
+        free = [name for name, found in values.items() if len(found) > 1]
+        self._varied = source.sample(free, min(source.randint(1, 3), len(free)))
+
+    def run(self, length: int) -> tuple[Event, ...]:
+        """Take ``length`` rules that are allowed, one after the other; return the sequence."""
+        for _ in range(length):
+            rule = self._source.choice([rule for rule, is_allowed in RULES if is_allowed(self)])
+            rule(self)
+        return tuple(self.events)
+
+    @property
+    def has_compiled(self) -> bool:
+        """Whether something was compiled."""
+        return bool(self.events)
+
+    def compile_and_run(self) -> None:
+        """Compile something and run it twice."""
+        self._compile(canonical(self._changed(self._varied)))
+
+    def compile_again(self) -> None:
+        """Compile the same once more, in this process or the next."""
+        if self._source.random() < 0.5:
+            self.events.append(Restart())
+        self._compile(self.before)
+
+    def change_one_thing(self) -> None:
+        """Compile what was compiled last with one thing changed: nothing of the old must answer."""
+        self._compile(canonical(self._changed([self._source.choice(self._varied)])))
+
+    def reverse_passes(self) -> None:
+        """Compile the same with its passes in the opposite order."""
+        self._compile(replace(self.before, passes=self.before.passes[::-1]))
+
+    def move_the_boundary(self) -> None:
+        """Compile the same with the boundary of its region elsewhere."""
+        self._compile(replace(self.before, program=BOUNDARIES[self.before.program]))
+
+    def change_the_size(self) -> None:
+        """Compile the same for another size, which the guards of the last one allow or exclude."""
+        self._compile(self._changed(["size"]))
+
+    def change_the_rank(self) -> None:
+        """Compile the same on another rank: its result is the same, unless the program reads the rank."""
+        self._compile(canonical(self._changed(["rank"])))
+
+    def change_the_world_size(self) -> None:
+        """Compile the same with more ranks, or fewer."""
+        self._compile(canonical(self._changed(["world"])))
+
+    def change_the_mesh(self) -> None:
+        """Compile the same on a device mesh of another shape."""
+        self._compile(canonical(self._changed(["mesh"])))
+
+    def change_the_process_group(self) -> None:
+        """Compile the same with its collective in another process group."""
+        self._compile(canonical(self._changed(["group"])))
+
+    def restart(self) -> None:
+        """Simulate a new process."""
+        self.events.append(Restart())
+
+    def damage_a_file(self) -> None:
+        """Damage a file of the cache."""
+        self.events.append(Damage(self._source.randrange(_FILES), self._source.choice(sorted(DAMAGES))))
+
+    def clear(self) -> None:
+        """Delete the cache, and begin a new process."""
+        self.events.append(Clear())
+
+    def compile_in_a_new_process(self) -> None:
+        """Compile what was compiled last in another process; not each time, since it takes seconds."""
+        if not self._source.randrange(_RARELY):
+            self.events.append(NewProcess(self.before))
+
+    def _changed(self, names: Sequence[str]) -> Key:
+        return replace(self.before, **{name: self._source.choice(self._values[name]) for name in names})
+
+    def _compile(self, key: Key) -> None:
+        self.before = key
+        self.events.append(Compile(key))
+
+
+#: What may happen next, and when.
+RULES: tuple[tuple[Callable[[Walk], None], Callable[[Walk], bool]], ...] = (
+    (Walk.compile_and_run, lambda walk: True),
+    (Walk.compile_again, lambda walk: walk.has_compiled),
+    (Walk.change_one_thing, lambda walk: walk.has_compiled),
+    (Walk.reverse_passes, lambda walk: len(walk.before.passes) > 1),
+    (Walk.move_the_boundary, lambda walk: walk.before.region is not None and walk.before.program in BOUNDARIES),
+    (Walk.change_the_size, lambda walk: walk.before.dynamic),
+    (Walk.change_the_rank, lambda walk: walk.before.world > 0),
+    (Walk.change_the_world_size, lambda walk: walk.before.world > 0),
+    (Walk.change_the_mesh, lambda walk: bool(walk.before.mesh)),
+    (Walk.change_the_process_group, lambda walk: walk.before.program in ("all reduce", "all gather")),
+    (Walk.restart, lambda walk: walk.has_compiled),
+    (Walk.damage_a_file, lambda walk: walk.has_compiled),
+    (Walk.clear, lambda walk: walk.has_compiled),
+    (Walk.compile_in_a_new_process, lambda walk: walk.processes and walk.has_compiled),
+)
+
+
+def sequences(values: Mapping[str, Sequence[Any]], seed: int, *, processes: bool = True) -> Iterator[tuple[Event, ...]]:
+    """Yield sequences without end, the same for the same seed.
+
+    Args:
+        values: what the fields of keys may be: see :func:`fields_of_keys`.
+        seed: what they are drawn from.
+        processes: whether some compiles happen in new processes.
+    """
+    source = random.Random(seed)
+    while True:
+        yield Walk(source, values, processes=processes).run(source.randint(1, LONGEST_SEQUENCE))
+
+
+#: What a sequence may need, beside passes.
+_NEEDED = ("backward", "dynamic_shapes", "region_ids", "region_configs", "pre_grad_pass_lists")
+
+
+def sequences_for(
+    regional: Regional, seed: int, *, processes: bool = True, everything: bool = False
+) -> Iterator[tuple[Event, ...]]:
+    """Yield sequences of what the backend under test has; with ``everything``, of what it disclaims as well."""
+    without = [name for name in _NEEDED if not everything and not regional.supports(name)]
+    passes = everything or bool(regional.supports("pre_grad_timing"))
+    # The fake process group is of the CPU. PyTorch's cache stores no graph with a collective outside of its regions
+    # (docs/findings/collective_is_not_saved.py).
+    own = everything or bool(regional.supports("outer_cache"))
+    collectives = own and has_distributed() and regional.device_under_test.kind == "cpu"
+    values = fields_of_keys(passes=passes, without=without, collectives=collectives)
+    return sequences(values, seed, processes=processes)
+
+
+def run_random_sequences(
+    regional: Regional,
+    budget: Budget,
+    seed: int,
+    *,
+    mode: str = "interpret",
+    processes: bool = True,
+) -> int:
+    """Execute sequences until the budget is spent; return how many.
+
+    Args:
+        regional: the harness.
+        budget: how many sequences, or how long.
+        seed: what they are drawn from.
+        mode: the mode that they run in.
+        processes: whether some compiles happen in new processes.
+
+    Raises:
+        OracleViolationError: the first sequence that breaks the model.
+    """
+    drawn = sequences_for(regional, seed, processes=processes)
+    clock = budget.start()
+    while not clock.over:
+        run_sequence(regional, next(drawn), mode=mode)
+        clock.spent += 1
+    return clock.spent
 
 
 @dataclass
@@ -100,6 +370,3 @@ class CacheSequences:
         except OracleViolationError as violation:
             return violation
         return None
-
-
-__all__ = ["CacheSequences"]

@@ -4,21 +4,231 @@ Tolerance for rounding hides what is smaller than it. The twin (:mod:`~pytest_re
 program's structure and rounds nothing: outputs and written inputs whose ranges say so are compared bit for bit, but for
 the signs of zeros where those depend on the order of a sum. Gradients are compared so where eager's backward, watched
 operator by operator, rounds nothing either. What is left is compared as ``parity`` does.
+
+Ranges of values say of results whether they are exact; of gradients no range is known, so the operators that run are
+watched. All terms of a sum are multiples of some power of two, and their magnitudes together are a bound for every
+partial sum: both say whether one could be rounded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from typing import Any, NamedTuple
 
+import torch
+
+from pytest_regional._torch.operators import is_op_overload, schema_of
+from pytest_regional._torch.pytree import flatten
+from pytest_regional._torch.tracing import is_zero_tensor, with_memory
 from pytest_regional.fuzz.model.integer_twin import IntegerTwin, NoTwinError, integer_twin
+from pytest_regional.fuzz.model.value_range import DIGITS, unit_of
 from pytest_regional.fuzz.operators.table import operator_named
-from pytest_regional.fuzz.oracles.exact_arithmetic import RoundingWatch
 from pytest_regional.fuzz.oracles.example_run import ExampleRun
 from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle, kinds_of
 from pytest_regional.fuzz.oracles.parity import mismatches_of, raise_failure, without_fake_strides
 from pytest_regional.harness.parity.compare import BadProgramError
+from pytest_regional.harness.parity.rounding import EXACT_OPS, OutsideCompilers
 from pytest_regional.harness.parity.tolerance import Exactness
+
+__all__ = ["ORACLES", "RoundingWatch", "Terms", "TwinRun", "terms_of"]
+
+
+class Terms(NamedTuple):
+    """What is known of the elements of one operand.
+
+    Attributes:
+        unit: a power of two that all are multiples of.
+        largest: the largest magnitude.
+        together: the sum of the magnitudes.
+    """
+
+    unit: float
+    largest: float
+    together: float
+
+
+def terms_of(value: torch.Tensor | float) -> Terms | None:
+    """Return what is known of a tensor's elements or of a number; None where one is NaN or infinite."""
+    if not isinstance(value, torch.Tensor):
+        return Terms(unit_of(value), abs(value), abs(value))
+    if is_zero_tensor(value):
+        return Terms(1.0, 0.0, 0.0)
+    magnitudes = value.detach().abs().double()
+    if not bool(magnitudes.isfinite().all()):
+        return None
+    magnitudes = magnitudes[magnitudes > 0]
+    if not magnitudes.numel():
+        return Terms(1.0, 0.0, 0.0)
+    mantissa, exponent = torch.frexp(magnitudes)
+    digits = torch.ldexp(mantissa, torch.tensor(53)).long()
+    units = torch.ldexp((digits & -digits).double(), exponent - 53)
+    return Terms(float(units.min()), float(magnitudes.max()), float(magnitudes.sum()))
+
+
+def _added(operands: Sequence[Terms]) -> Terms:
+    """Return a unit of the sum of one element of each operand, and a bound."""
+    bound = sum(one.largest for one in operands)
+    return Terms(min(one.unit for one in operands), bound, bound)
+
+
+def _multiplied(operands: Sequence[Terms]) -> Terms:
+    unit, bound = 1.0, 1.0
+    for one in operands:
+        unit, bound = unit * one.unit, bound * one.largest
+    return Terms(unit, bound, bound)
+
+
+def _summed(operands: Sequence[Terms]) -> Terms:
+    """Return a unit of sums of any elements of all operands, and a bound."""
+    bound = sum(one.together for one in operands)
+    return Terms(min(one.unit for one in operands), bound, bound)
+
+
+def _contracted(operands: Sequence[Terms]) -> Terms:
+    """Return a unit of sums of products of two operands, whichever, to which the others are added, and a bound."""
+    units = [one.unit for one in operands]
+    bound = sum(one.largest for one in operands)
+    for one, other in itertools.combinations(operands, 2):
+        units.append(one.unit * other.unit)
+        bound += min(one.largest * other.together, one.together * other.largest)
+    return Terms(min(units), bound, bound)
+
+
+#: How operators of ATen combine their operands, by name; those that write in place have the same names here.
+_COMBINED: dict[str, Callable[[Sequence[Terms]], Terms]] = {
+    **dict.fromkeys(("add", "sub", "rsub"), _added),
+    **dict.fromkeys(("mul", "square"), _multiplied),
+    **dict.fromkeys(
+        (
+            *("sum", "cumsum", "nansum", "trace", "index_add", "scatter_add", "embedding_dense_backward", "diff"),
+            *("col2im", "max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward"),
+            *("adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward", "reflection_pad1d_backward"),
+            *("reflection_pad2d_backward", "reflection_pad3d_backward", "replication_pad1d_backward"),
+            *("replication_pad2d_backward", "replication_pad3d_backward", "unfold_backward"),
+            *("upsample_nearest1d_backward", "upsample_nearest2d_backward", "upsample_nearest3d_backward"),
+            *("_index_put_impl", "index_put", "put", "scatter", "value_selecting_reduction_backward"),
+        ),
+        _summed,
+    ),
+    **dict.fromkeys(
+        (
+            *("mm", "bmm", "mv", "dot", "vdot", "addmm", "addmv", "baddbmm", "addbmm", "addr", "addcmul"),
+            *("convolution", "convolution_backward", "linalg_cross"),
+        ),
+        _contracted,
+    ),
+}
+
+#: Operators that move, choose or make values and are not among those of :data:`EXACT_OPS`.
+_MOVED = frozenset(
+    {
+        *(
+            "set",
+            "fill_diagonal",
+            "detach",
+            "rot90",
+            "index_reduce",
+            "take",
+        ),
+        *("select_backward", "diagonal_backward", "hardtanh_backward", "masked_scatter_backward", "new_empty_strided"),
+        *("empty_permuted", "bernoulli", "fmax", "fmin", "aminmax", "nanmedian", "fmod", "remainder", "frac"),
+        *("copysign", "heaviside", "adaptive_max_pool3d", "pixel_unshuffle", "channel_shuffle", "upsample_nearest1d"),
+        *("upsample_nearest2d", "upsample_nearest3d", "replication_pad1d", "replication_pad2d", "replication_pad3d"),
+        *("reflection_pad3d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d"),
+        *("threshold", "hardshrink", "hardshrink_backward", "nextafter", "frexp"),
+    }
+)
+
+#: Keyword arguments that results are multiplied with or that are added.
+_FACTORS = ("alpha", "beta", "value")
+
+
+class RoundingWatch(OutsideCompilers):
+    """A mode that notes, in ``rounding``, the first operator of which a result may have been rounded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rounding = ""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        exact = bool(self.rounding) or _exact_operands(func, args, kwargs or {})
+        made = func(*with_memory(func, args), **(kwargs or {}))
+        results = [one for one in flatten(made)[0] if isinstance(one, torch.Tensor)]
+        rounds = [one for one in results if one.is_floating_point() or one.is_complex()]
+        if rounds and not (exact if isinstance(exact, bool) else all(_holds(one, exact) for one in rounds)):
+            self.rounding = _name(func)
+        return made
+
+
+def _name(func: Any) -> str:
+    return schema_of(func).name.removeprefix("aten::") if is_op_overload(func) else str(func)
+
+
+def _holds(result: torch.Tensor, terms: Terms) -> bool:
+    """Tell whether the dtype of a result holds every multiple of a unit up to a bound."""
+    digits = DIGITS.get(str(result.dtype).removeprefix("torch."), 0)
+    return bool(terms.largest <= terms.unit * 2.0**digits)
+
+
+def _exact_operands(func: Any, args: Any, kwargs: Any) -> bool | Terms:
+    """Return what has to fit into a result's dtype for it to be exact, or whether it is whatever the dtype."""
+    if not is_op_overload(func):
+        return False
+    if any(one.alias_info is not None and not one.alias_info.is_write for one in schema_of(func).returns):
+        return True
+    name = _name(func).removesuffix("_").removeprefix("_foreach_")
+    floats = [one for one in flatten((args, kwargs))[0] if isinstance(one, torch.Tensor) and one.is_floating_point()]
+    if name in ("copy", "_to_copy"):
+        return _copies(args, kwargs, floats)
+    if name == "pow":
+        return _raised(args, floats)
+    if name in ("div", "mean"):
+        return _divided(name, args, floats)
+    if name in _COMBINED:
+        numbers = [kwargs[factor] for factor in _FACTORS if factor in kwargs]
+        if _COMBINED[name] in (_added, _multiplied):
+            numbers += [one for one in args if isinstance(one, (int, float)) and not isinstance(one, bool)]
+        operands = list(map(terms_of, (*floats, *numbers)))
+        known = [one for one in operands if one is not None]
+        return _COMBINED[name](known) if known and len(known) == len(operands) else False
+    return name in EXACT_OPS or name in _MOVED
+
+
+def _copies(args: Any, kwargs: Any, floats: Sequence[torch.Tensor]) -> bool:
+    dtype = args[0].dtype if len(args) > 1 and isinstance(args[1], torch.Tensor) else kwargs.get("dtype")
+    source = floats[-1] if floats else None
+    return source is None or dtype is None or bool(torch.equal(source.to(dtype).to(source.dtype), source))
+
+
+def _raised(args: Any, floats: Sequence[torch.Tensor]) -> bool | Terms:
+    """Return what powers need that are products of a few factors."""
+    terms, exponent = terms_of(floats[0]) if floats else None, args[1]
+    if terms is None or isinstance(exponent, torch.Tensor) or exponent not in (0, 1, 2, 3):
+        return False
+    return _multiplied([terms] * int(exponent))
+
+
+def _divided(name: str, args: Any, floats: Sequence[torch.Tensor]) -> bool | Terms:
+    """Return what divisions by powers of two need; no others are exact everywhere."""
+    terms = terms_of(floats[0]) if floats else None
+    if terms is None:
+        return False
+    if name == "mean":
+        # Means of all and of some dimensions alike: the sums fit, and so do what is divided, by a power of two.
+        count = floats[0].numel()
+        return Terms(terms.unit / count, terms.together, 0) if count and not count & (count - 1) else False
+    divisor = args[1] if len(args) > 1 else None
+    if isinstance(divisor, torch.Tensor):
+        found = terms_of(divisor)
+        if found is None or not bool((torch.frexp(divisor.detach().double())[0].abs() == 0.5).all()):
+            return False
+        return Terms(terms.unit / found.largest, terms.largest / found.unit, 0)
+    if not isinstance(divisor, (int, float)) or not divisor or unit_of(divisor) != abs(divisor):
+        return False
+    return Terms(terms.unit / abs(divisor), terms.largest / abs(divisor), 0)
+
 
 #: Families whose operators run others where no dispatch mode sees them.
 _UNWATCHED = ("nested", "cond", "loop", "transform", "custom")
@@ -90,5 +300,3 @@ ORACLES = (
         every=4,
     ),
 )
-
-__all__ = ["ORACLES", "TwinRun"]
