@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     )
     from pytest_regional.backends.spec import BackendSpec
     from pytest_regional.harness.codegen import CodeAssertionError
-    from pytest_regional.harness.compile_times.checking import CompileTimeError, UndecidedCompileTimeError
+    from pytest_regional.harness.compile_times.methods import CompileTimeError
     from pytest_regional.harness.counters import (
         CounterExpectationError,
         Counters,
@@ -49,7 +49,7 @@ _HOMES = {
     "CodeAssertionError": "harness.codegen",
     "CompileForbiddenError": "harness.observe.observer",
     "CompileRecord": "harness.record",
-    "CompileTimeError": "harness.compile_times.checking",
+    "CompileTimeError": "harness.compile_times.methods",
     "CounterExpectationError": "harness.counters",
     "Counters": "harness.counters",
     "FallbackError": "harness.vacuity",
@@ -65,7 +65,6 @@ _HOMES = {
     "RegionalWarning": "_errors",
     "Support": "backends.capabilities",
     "TrainingParityError": "harness.training",
-    "UndecidedCompileTimeError": "harness.compile_times.checking",
     "UnknownCounterError": "harness.counters",
     "VacuousTestError": "harness.vacuity",
     "at_least": "harness.counters",
@@ -104,7 +103,6 @@ __all__ = [
     "RegionalWarning",
     "Support",
     "TrainingParityError",
-    "UndecidedCompileTimeError",
     "UnknownCounterError",
     "VacuousTestError",
     "at_least",

@@ -101,7 +101,7 @@ class Measured:
     backward: Any
     spec: BackendSpec
     warm: bool = False
-    clock: str = "wall"
+    clock: str = "cpu"
     kernels_kept: bool = False
     compiles: list[Mapping[tuple[str, str], float]] = field(default_factory=list)
     _made: int = 0
@@ -154,3 +154,12 @@ class Measured:
             yield
         if not self.warm:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure_in_turns(sides: Sequence[Measured], repeat: int) -> None:
+    """Compile each ``repeat`` times; who is first changes, so that neither has the cooler processor."""
+    for side in sides:
+        side.warm_up()
+    for number in range(repeat):
+        for side in reversed(sides) if number % 2 else sides:
+            side.measure()

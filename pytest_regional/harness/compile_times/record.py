@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from pytest_regional._ratios import noise_of
 from pytest_regional._text import plural
 from pytest_regional._torch.compile_phases import PHASES, TOTAL, checked_phase
+
+#: What makes the median absolute deviation of a normal distribution its standard deviation.
+_MAD_TO_DEVIATION = 1.4826
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class MeasuredTime:
     @property
     def noise(self) -> float:
         """How far times are from the median, relative to it: the median absolute deviation, as a standard deviation."""
-        return noise_of(self.seconds)
+        middle = self.median
+        return _MAD_TO_DEVIATION * median(abs(one - middle) for one in self.seconds) / middle if middle else 0.0
 
     def __str__(self) -> str:
         return f"{self.median:.3f} s (noise {self.noise:.0%})"
@@ -52,7 +55,7 @@ class CompileTimes:
     program: str
     compiles: tuple[Mapping[tuple[str, str], float], ...]
     not_measured: tuple[str, ...] = ()
-    clock: str = "wall"
+    clock: str = "cpu"
 
     @property
     def total(self) -> MeasuredTime:
