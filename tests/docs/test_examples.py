@@ -65,9 +65,10 @@ def test_nightly_tests_are_not_run(script, tmp_path):
 def test_a_command_that_fails_is_named(script, tmp_path):
     environment = tmp_path / "bin"
     environment.mkdir()
-    (environment / "python").write_text('#!/bin/sh\n[ "$2" = fine ]\n')
+    (environment / "python").write_text('#!/bin/sh\n[ "$2" = fine ] || [ "$2" = two_words ]\n')
     (environment / "python").chmod(0o755)
     assert script.run(["fine", "-q"], tmp_path, tmp_path, required=False) == []
+    assert script.run(["two-words"], tmp_path, tmp_path, required=False) == []  # as the module is called
     assert script.run(["wrong", "-q"], tmp_path, tmp_path, required=False) == ["wrong -q"]
     with pytest.raises(SystemExit, match="failed: wrong"):
         script.run(["wrong"], tmp_path, tmp_path)
