@@ -364,8 +364,8 @@ OPTIONS = (
     Option(
         "reports",
         "regional_report",
-        "What to write the results to, comma-separated: FILE.html to look at, FILE.json for 'pytest-regional compare' "
-        "and 'pytest-regional merge', FILE.md, FILE.sarif (findings), FILE.codequality.json (GitLab's form), "
+        "What to write the results to, comma-separated: FILE.html to look at, FILE.json for 'pytest-regional merge' "
+        "and other programs, FILE.md, FILE.sarif (findings), FILE.codequality.json (GitLab's form), "
         "DIR/ (of each failed test its traces and generated code), github (annotations and the summary of a job), "
         "gitlab (gl-code-quality-report.json). GitHub and GitLab jobs get the last two by themselves; 'none' is "
         "neither.",

@@ -1,8 +1,7 @@
 """The command ``pytest-regional``, also ``python -m pytest_regional``: ``pytest-regional explain module:factory``.
 
 One module per command: ``backends``, ``bisect_version``, ``explain``, ``explain_key``, ``findings``, ``fuzz``,
-``replay``, ``report``, ``new_backend``, and ``reports`` for ``compare`` and ``merge``. ``targets`` imports what a name
-says.
+``replay``, ``report``, ``new_backend``, and ``reports`` for ``merge``. ``targets`` imports what a name says.
 """
 
 from __future__ import annotations
@@ -46,7 +45,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     fuzz.add_command(commands)
     replay.add_command(commands)
     report.add_command(commands)
-    reports.add_compare(commands)
     reports.add_merge(commands)
     new_backend.add_command(commands)
     arguments = sys.argv[1:] if arguments is None else arguments

@@ -1,4 +1,4 @@
-"""``compare`` and ``merge``: what became of reports that ``--regional-report=FILE.json`` wrote."""
+"""``merge``: one report of several that ``--regional-report=FILE.json`` wrote."""
 
 from __future__ import annotations
 
@@ -12,28 +12,10 @@ from pytest_regional._documents import DocumentError
 from pytest_regional._text import plural
 from pytest_regional.command_line.targets import UsageError
 from pytest_regional.report import ci, step_summary
-from pytest_regional.report.comparison import compared
 from pytest_regional.report.document import RunReport, merged
 from pytest_regional.report.outputs import ENDINGS, OutputError, Outputs, outputs_of, write_report
 
-_COMPARE = "show what changed from one run to the next: new failures, counters, slower compiles"
 _MERGE = "make one report of those of several machines or shards"
-
-
-def add_compare(commands: Any) -> None:
-    """Add ``compare`` to the commands of a parser."""
-    parser = commands.add_parser(
-        "compare",
-        help=_COMPARE,
-        description=f"{_COMPARE.capitalize()}. Exit status 1: a test ends badly that did not; 2: a file that "
-        "cannot be read, that is no report, or that holds no test where the earlier one does.",
-    )
-    parser.add_argument("old", metavar="OLD.json", type=Path, help="report of the earlier run")
-    parser.add_argument("new", metavar="NEW.json", type=Path, help="report of the later run")
-    parser.add_argument(
-        "--slower", metavar="RATIO", type=float, default=1.5, help="ratio from which a longer compile is reported (1.5)"
-    )
-    parser.set_defaults(run=_compare)
 
 
 def add_merge(commands: Any) -> None:
@@ -53,17 +35,6 @@ def add_merge(commands: Any) -> None:
         f"{', '.join(ENDINGS)}, github, gitlab",
     )
     parser.set_defaults(run=_merge)
-
-
-def _compare(asked: argparse.Namespace) -> int:
-    if not asked.slower > 1:
-        raise UsageError(f"--slower={asked.slower:g}: expected a number above 1, such as 1.5 or 2.")
-    old, new = _read([asked.old, asked.new])
-    if old.tests and not new.tests:
-        raise UsageError(f"{asked.new} holds no test, and {asked.old} {plural(len(old.tests), 'test')}: nothing ran.")
-    found = compared(old, new, ratio=asked.slower)
-    print("\n".join(found.lines()) or f"no difference in {plural(len(new.tests), 'test')}")
-    return 1 if found.new_failures else 0
 
 
 def _merge(asked: argparse.Namespace) -> int:

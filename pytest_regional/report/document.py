@@ -91,10 +91,6 @@ class RunReport:
 
         return RunReport(**checked_run(read(path, object, "report", most=_LARGEST), path))
 
-    def by_test(self) -> dict[tuple[str, str, str], Facts]:
-        """Return the facts by test, backend and device."""
-        return {key_of(fact): fact for fact in self.tests}
-
 
 def key_of(fact: Facts) -> tuple[str, str, str]:
     """Return what makes facts those of the same test: its node id, the backend and the device."""
@@ -148,18 +144,14 @@ def merged(reports: Sequence[RunReport]) -> RunReport:
     )
 
 
-def golden_states(report: RunReport) -> dict[tuple[str, ...], str]:
-    """Return what became of each golden, by file, test, backend, name and device."""
-    return {tuple(one[name] for name in _GOLDEN_KEY): one["state"] for one in report.goldens}
-
-
 _GOLDEN_KEY = ("file", "test", "backend", "name", "device")
 
 
 def _merged_goldens(reports: Sequence[RunReport]) -> list[dict[str, str]]:
     found: dict[tuple[str, ...], str] = {}
     for report in reports:
-        for key, state in golden_states(report).items():
+        for one in report.goldens:
+            key, state = tuple(one[name] for name in _GOLDEN_KEY), one["state"]
             found[key] = min(found.get(key, state), state, key=GOLDEN_STATES.index)
     return [{**dict(zip(_GOLDEN_KEY, key, strict=True)), "state": state} for key, state in found.items()]
 

@@ -1,7 +1,7 @@
 """The shape of report files, as ``docs/reports.md`` documents it; they may be cut off, edited, or of another program.
 
-``pytest-regional compare`` and ``merge`` read files that other machines wrote, and everything behind the reader
-(comparing, merging, drawing the page) takes this shape for granted.
+``pytest-regional merge`` reads files that other machines wrote, and everything behind the reader (merging, drawing the
+page) takes this shape for granted.
 """
 
 from __future__ import annotations

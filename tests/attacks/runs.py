@@ -70,10 +70,10 @@ class Run:
     def temporary(self) -> Path:
         return self.folder / "temporary"
 
-    def compare(self) -> subprocess.CompletedProcess[str]:
-        """Compare the report with itself: of one that tells something there is no difference."""
+    def merge(self) -> subprocess.CompletedProcess[str]:
+        """Read the report as ``merge`` does, which refuses that of a run that did not finish."""
         return run_module(
-            "pytest_regional", ["compare", "report.json", "report.json"], self.folder, environment(self.folder)
+            "pytest_regional", ["merge", "report.json", "--output=merged.json"], self.folder, environment(self.folder)
         )
 
 

@@ -10,8 +10,7 @@ import textwrap
 
 import pytest
 
-from pytest_regional.command_line import main
-from pytest_regional.report.document import RunReport
+from pytest_regional.report.document import RunReport, merged
 from pytest_regional.report.this_run import CollectedFacts
 from pytest_regional.report.unfinished import CRASH, Heartbeat, last_heartbeat
 from tests.plugin.conftest import _torch_stays_imported, downstream, in_a_process, repository  # noqa: F401
@@ -181,21 +180,15 @@ TOLD = {"regional_facts": KNOWN}
         ("setup", [report("setup", **TOLD), report("call", "rerun", **TOLD), report("teardown", **TOLD)]),
     ],
 )
-def test_a_crash_is_reported_with_its_phase_and_is_worse(tmp_path, capsys, phase, before):
+def test_a_crash_is_reported_with_its_phase_and_is_worse(tmp_path, phase, before):
     note = Heartbeat(tmp_path / "notes", "gw0")
     note.begin("test_it.py::test", KNOWN)
     note.phase(phase)
     died = report("???", "failed", **{CRASH: last_heartbeat(tmp_path / "notes", "gw0")})
     [fact] = collected(*before, died)
     assert (fact["outcome"], fact["phase"]) == ("crashed", phase)
-    write(tmp_path / "new.json", fact)
-    write(tmp_path / "old.json", {**KNOWN, "outcome": "passed", "failure": ""})
-    assert main(["compare", str(tmp_path / "old.json"), str(tmp_path / "new.json")]) == 1
-    assert "test_it.py::test on reference (cpu): crashed, passed before" in capsys.readouterr().out
-
-
-def write(path, fact):
-    RunReport("2026-11-24", {}, {}, {}, [fact]).write(path)
+    passed = {**KNOWN, "outcome": "passed", "failure": ""}
+    assert merged([RunReport("", {}, {}, {}, [one]) for one in (passed, fact)]).tests == [fact]
 
 
 @pytest.mark.parametrize("text", [None, "", "{"])

@@ -52,7 +52,7 @@ def ended_by(tmp_path, code: str, *options: str) -> Run:
 
 
 def is_refused(run: Run, said: str) -> bool:
-    refused = run.compare()
+    refused = run.merge()
     return refused.returncode == 2 and "did not finish" in refused.stderr and said in refused.stderr
 
 

@@ -52,7 +52,7 @@ def is_ended_by(run: Run, name: str) -> None:
     assert run.report["unfinished"].startswith(f"{name} ended it while it ran ")
     assert "test_it.py::test_it" in run.report["unfinished"]
     assert f"{name} ended it" in run.page
-    refused = run.compare()
+    refused = run.merge()
     assert (refused.returncode, "did not finish" in refused.stderr) == (2, True)
     assert run.left == []
     assert "INTERNALERROR" not in run.printed

@@ -202,7 +202,6 @@ def test_a_zero_byte_is_a_usage_error_of_every_command(capsys):
         ["explain-key", "a\0b.json"],
         ["explain-key", "a.py:f", "--save=a\0b.json"],
         ["explain", "a\0b.py:f"],
-        ["compare", "a.json", "a\0b.json"],
         ["merge", "a\0b.json", "--output=c.json"],
         ["replay", "a\0b.json"],
         ["report", "a\0b.json"],

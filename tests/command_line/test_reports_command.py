@@ -1,4 +1,4 @@
-"""``python -m pytest_regional compare`` and ``merge``."""
+"""``python -m pytest_regional merge``."""
 
 from __future__ import annotations
 
@@ -19,29 +19,6 @@ def write(tmp_path):
         return str(tmp_path / name)
 
     return write
-
-
-def test_compare(write, capsys):
-    old, new = write("old.json", fact("a"), fact("b", "failed")), write("new.json", fact("a", "failed"), fact("b"))
-
-    assert main(["compare", old, new]) == 1
-    assert capsys.readouterr().out.splitlines() == [
-        "new failures (1 test):",
-        "  a on reference (cpu): failed, passed before",
-        "fixed (1 test):",
-        "  b on reference (cpu): passed, failed before",
-    ]
-    assert main(["compare", new, new]) == 0
-    assert capsys.readouterr().out == "no difference in 2 tests\n"
-
-
-def test_compare_tells_what_is_slower_than_asked(write, capsys):
-    old, new = write("old.json", fact("a", seconds=1.0)), write("new.json", fact("a", seconds=1.8))
-
-    assert main(["compare", old, new, "--slower=2"]) == 0
-    assert "no difference" in capsys.readouterr().out
-    assert main(["compare", old, new]) == 0
-    assert "1.80 s, 1.00 s before" in capsys.readouterr().out
 
 
 def test_merge(write, capsys, tmp_path):
@@ -93,10 +70,8 @@ def test_merge_asks_no_service_by_itself(write, capsys, tmp_path, monkeypatch):
     [
         (["merge", "nowhere.json", "-o", "failed/"], "reports do not hold what failed tests leave"),
         (["merge", "nowhere.json", "-o", "none"], "expected a file"),
-        (["compare", "nowhere.json", "nowhere.json"], "nowhere.json cannot be read"),
         (["merge", "nowhere.json", "-o", "x.json"], "nowhere.json cannot be read"),
         (["merge", "nowhere.json", "-o", "x.txt"], "expected a name that ends in .json"),
-        (["compare", "a.json", "b.json", "--slower=1"], "expected a number above 1"),
     ],
 )
 def test_what_was_asked_wrongly(arguments, said, capsys):

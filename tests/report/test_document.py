@@ -1,4 +1,4 @@
-"""Reports of runs are written, read, merged and compared."""
+"""Reports of runs are written, read and merged."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import pytest
 
 from pytest_regional._documents import DocumentError
-from pytest_regional.report.comparison import compared
 from pytest_regional.report.document import OUTCOMES, SHOWN, RunReport, merged
 
 
@@ -107,20 +106,6 @@ def test_of_a_golden_in_several_reports_what_a_test_found_is_kept():
     assert whole.goldens == [golden("same"), golden("changed", "test_b")]
 
 
-def test_what_became_of_goldens_is_compared():
-    states = [("same", "changed"), ("written", "same"), ("same", "unused"), ("same", "same")]
-    old, new = (
-        report(goldens=[golden(state, f"test_{name}") for name, state in zip("abcd", both, strict=True)])
-        for both in zip(*states, strict=True)
-    )
-    assert list(compared(old, new).lines()) == [
-        "goldens (2):",
-        "  tests/__goldens__/test_it.txt, test_a (torch) on cpu: changed, same before",
-        "  tests/__goldens__/test_it.txt, test_c (torch) on cpu: unused, same before",
-    ]
-    assert list(compared(report(), new).lines()) == [], "an old report says nothing of them"
-
-
 def test_shards_make_one_report():
     one = report(fact("a"), created="2026-01-01T00:00:00+00:00", lost_workers=1)
     other = report(fact("b"), created="2026-01-02T00:00:00+00:00", torch="2.15.0")
@@ -138,43 +123,3 @@ def test_of_one_test_in_several_reports_the_worst_ending_is_kept():
 
 def test_one_test_on_two_backends_is_two():
     assert len(merged([report(fact("a")), report(fact("a", backend="torch"))]).tests) == 2
-
-
-NAME = "a on reference (cpu)"
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "kind", "line"),
-    [
-        (fact("a"), fact("a", "failed"), "new_failures", f"{NAME}: failed, passed before"),
-        (None, fact("a", "crashed"), "new_failures", f"{NAME}: crashed, not there before"),
-        (fact("a", "known failure"), fact("a", "unexpected pass"), "new_failures", None),
-        (fact("a", "error"), fact("a"), "fixed", f"{NAME}: passed, error before"),
-        (fact("a"), fact("a", "skipped"), "changed", f"{NAME}: skipped, passed before"),
-        (fact("a"), None, "gone", f"{NAME}: passed before"),
-        (None, fact("a"), "added", f"{NAME}: passed"),
-        (fact("a", recompiles=1), fact("a", recompiles=2), "counts", f"{NAME}: recompiles 2, 1 before"),
-        (fact("a", cache_hits=1), fact("a"), "counts", f"{NAME}: cache_hits 0, 1 before"),
-        (fact("a", seconds=1.0), fact("a", seconds=2.0), "slower", f"{NAME}: 2.00 s, 1.00 s before"),
-    ],
-)
-def test_each_change_is_reported_once(old, new, kind, line):
-    found = compared(report(*[old] if old else []), report(*[new] if new else []))
-    told = {name: lines for name, lines in vars(found).items() if lines}
-    assert list(told) == [kind]
-    assert line is None or told[kind] == [line]
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (fact("a"), fact("a")),
-        (fact("a", "failed"), fact("a", "error")),
-        (fact("a", "failed", cache_hits=1), fact("a", "failed")),
-        (fact("a", seconds=0.1), fact("a", seconds=0.4)),
-        (fact("a", seconds=10.0), fact("a", seconds=14.0)),
-        (fact("a", seconds=2.0), fact("a", seconds=1.0)),
-    ],
-)
-def test_no_difference_worth_telling(old, new):
-    assert list(compared(report(old), report(new)).lines()) == []
