@@ -402,11 +402,10 @@ OPTIONS = (
     Option(
         "verify",
         "regional_verify",
-        "Verify the kernels that tests generate, for all sizes that the guards allow: of Triton kernels "
-        "(--regional-device=cuda-emulated) accesses in bounds, no races, every output element written; of C++ kernels "
-        "(--regional-device=cpu) that loops with and without vectors do the same. Values are not verified. A test with "
-        "a kernel that is refuted fails. S is the time limit for each kernel (default: 20 seconds). Needs "
-        "pytest-regional[verify].",
+        "Verify the Triton kernels that tests generate for an emulated GPU (--regional-device=cuda-emulated), for all "
+        "sizes that the guards allow: accesses in bounds, no races, every output element written. Values are not "
+        "verified. A test with a kernel that is refuted fails. S is the time limit for each kernel (default: 20 "
+        "seconds). Needs pytest-regional[verify].",
         _verify,
         metavar="S",
         bare="20",
@@ -539,8 +538,7 @@ def resolve(config: pytest.Config) -> Settings:
     values = {option.setting: _parsed(config, option) for option in OPTIONS}
     if values["verify"] is not None and not _has_verified_kernels(values["devices"]):
         raise pytest.UsageError(
-            "--regional-verify verifies the kernels of an emulated GPU, or the loops of those of the CPU: give "
-            "--regional-device=cuda-emulated or --regional-device=cpu as well"
+            "--regional-verify verifies Triton kernels of an emulated GPU: give --regional-device=cuda-emulated as well"
         )
     _require_usable(values["devices"])
     same_programs = text_of(config, "seed") or values["fuzz"].fixed or os.environ.get("CI")
@@ -584,9 +582,9 @@ def require_torch() -> None:
 
 
 def _has_verified_kernels(devices: tuple[str, ...]) -> bool:
-    from pytest_regional.harness.devices.device import device_under_test
+    from pytest_regional.harness.devices.device import EMULATED, kind_of_device
 
-    return any(name != "cuda" and device_under_test(name).kind != "cuda" for name in devices)
+    return any(kind_of_device(name) == EMULATED for name in devices)
 
 
 def _require_usable(devices: tuple[str, ...]) -> None:

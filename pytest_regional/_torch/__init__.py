@@ -24,7 +24,6 @@ Modules by area of PyTorch; later ones import earlier ones:
 * ``joint_graph``: graphs of forward and backward with descriptors.
 * ``compile_phases``: how long each phase of a compile takes.
 * ``cpp``: runs of the C++ compiler, precompiled headers, the CPU.
-* ``cpp_loops``: the loops of C++ kernels, and what their bodies read and write.
 * ``triton``: Triton's language, interpreter, runtime and compiler.
 * ``first_compile``: what the first compile of a process imports and computes.
 * ``device``: the patch points for a described GPU.

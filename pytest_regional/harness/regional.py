@@ -624,7 +624,7 @@ def harness(
         shared_cache: whether isolation allows a cache server that the environment names.
         blame_depth: how far a failed comparison with eager is followed up: ``"off"``, ``"region"``, ``"deep"``, or
             ``"deep:300"`` for searches of 300 seconds of CPU time.
-        verify_seconds: the time for each kernel of an emulated GPU, or of the CPU, to be verified; ``None``: none is.
+        verify_seconds: the time for each kernel of an emulated GPU to be verified; ``None``: none is.
     """
     resolved = registry.resolve(spec) if isinstance(spec, str) else spec
     with contextlib.ExitStack() as stack:

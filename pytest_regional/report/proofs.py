@@ -2,7 +2,7 @@
 
 Documented shape, of a kernel with one configuration: ``kernel`` (its name), ``config`` (block sizes), ``digest`` (equal
 for equal kernels), ``seconds``, and ``outcomes``, each with ``property`` (``memory``, ``races``, ``coverage``,
-``buffers``, ``loops``), ``verdict`` (``proved``, ``refuted``, ``unknown``) and ``reason``.
+``buffers``), ``verdict`` (``proved``, ``refuted``, ``unknown``) and ``reason``.
 """
 
 from __future__ import annotations

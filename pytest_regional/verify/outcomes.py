@@ -21,8 +21,8 @@ from pytest_regional._torch.triton import code_keys
 
 PROVED, REFUTED, UNKNOWN = "proved", "refuted", "unknown"
 
-MEMORY, RACES, COVERAGE, BUFFERS, LOOPS = "memory", "races", "coverage", "buffers", "loops"
-PROPERTIES = (MEMORY, RACES, COVERAGE, BUFFERS, LOOPS)
+MEMORY, RACES, COVERAGE, BUFFERS = "memory", "races", "coverage", "buffers"
+PROPERTIES = (MEMORY, RACES, COVERAGE, BUFFERS)
 
 _PACKAGE = Path(__file__).parent.parent
 _CODE = ("_torch", "emulation", "verify")

@@ -78,59 +78,6 @@ def test_the_time_for_a_kernel_can_be_given(downstream):
     downstream(TIME, *OPTIONS, "--regional-verify=2.5").assert_outcomes(passed=1)
 
 
-LOOPS = """
-    import dataclasses
-
-    import pytest
-    import torch
-
-    from pytest_regional.verify import cpp
-
-
-    def verified_with_a_lane_more(kernel, seconds, verify=cpp.verify_kernel):
-        (nest,) = kernel.nests
-        ((variable, count),) = nest.bodies[-1].lanes
-        tail = dataclasses.replace(nest.bodies[-1], lanes=((variable, count + 1),))
-        nest = dataclasses.replace(nest, bodies=(*nest.bodies[:-1], tail))
-        return verify(dataclasses.replace(kernel, nests=(nest,)), seconds)
-
-
-    @pytest.mark.regional_compile(dynamic=True, expects_regions=False)
-    @pytest.mark.parametrize("planted", [False, True], ids=["right", "wrong"])
-    def test_loops(regional, planted, monkeypatch):
-        if planted:
-            monkeypatch.setattr(cpp, "verify_kernel", verified_with_a_lane_more)
-        regional.assert_parity(lambda x: x.relu() + 1, regional.randn(40))
-        if not planted:
-            (kernel,) = regional.verified_kernels()
-            assert [(one.property, one.verdict) for one in kernel.outcomes] == [("loops", "proved")]
-        else:
-            regional.verified_kernels()
-"""
-
-
-def test_loops_of_the_cpu_that_are_refuted_for_another_size_fail_the_test(downstream, pytester):
-    result = downstream(
-        LOOPS,
-        "--regional-backend=inductor",
-        "--regional-device=cpu",
-        "--regional-verify",
-        "--regional-report=report.json",
-    )
-    result.assert_outcomes(passed=1, failed=1)
-    result.stdout.re_match_lines(
-        [
-            r".*KernelRefutedError: cpp_fused_add_relu_0: loops, with s\d+ = \d+: CppVecKernel does the index x0 = \d+",
-            r"cpp_fused_add_relu_0: loops refuted, .* s",
-            r"2 distinct kernels verified, each with its configurations \(values are not verified\):",
-            r"  loops: 1 proved, 1 refuted",
-        ]
-    )
-    tests = json.loads((pytester.path / "report.json").read_text())["tests"]
-    verdicts = {one["verdict"] for test in tests for proof in test["proofs"] for one in proof["outcomes"]}
-    assert verdicts == {"proved", "refuted"}
-
-
 COUNTED = """
 import pytest
 import torch
@@ -175,11 +122,12 @@ def test_without_the_option_nothing_is_verified(downstream):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--regional-device=cuda", "--regional-verify"), "give --regional-device=cuda-emulated or"),
+        (("--regional-device=cuda", "--regional-verify"), "Triton kernels*give --regional-device=cuda-emulated"),
+        (("--regional-device=cpu", "--regional-verify"), "Triton kernels*give --regional-device=cuda-emulated"),
         (("--regional-device=cuda-emulated", "--regional-verify=soon"), "--regional-verify=soon"),
         (("--regional-device=cuda-emulated", "--regional-verify="), "--regional-verify= has no value"),
     ],
-    ids=["device", "word", "empty"],
+    ids=["cuda", "cpu", "word", "empty"],
 )
 def test_what_cannot_be_verified_is_a_usage_error(downstream, options, message):
     result = downstream(NOTHING, "--regional-backend=inductor", *options)

@@ -1,4 +1,4 @@
-"""Kernels proved for all sizes while a test is checked, of an emulated GPU or the CPU: ``--regional-verify``."""
+"""Kernels of an emulated GPU proved for all sizes while a test is checked: ``--regional-verify``."""
 
 from __future__ import annotations
 
@@ -29,25 +29,19 @@ def missing_solver() -> str:
 
 
 @contextlib.contextmanager
-def verifying_kernels(regional: Regional, emulation: Emulation | None = None) -> Iterator[None]:
-    """Collect the kernels that are compiled inside, where they are to be verified; C++ ones if no GPU is emulated.
+def verifying_kernels(regional: Regional, emulation: Emulation) -> Iterator[None]:
+    """Collect the kernels that are compiled inside, where they are to be verified.
 
-    What is found out about a kernel of a GPU is kept in the kernel store, for all processes.
+    What is found out about a kernel is kept in the kernel store, for all processes.
     """
-    if regional.verify_seconds is None or regional.device_under_test.kind == "cuda":
+    if regional.verify_seconds is None:
         yield
         return
-    if emulation is None:
-        from pytest_regional.verify.cpp import verifying_loops
+    from pytest_regional.verify import verifying
 
-        collected = verifying_loops(regional.verify_seconds)
-    else:
-        from pytest_regional.verify import verifying
-
-        folder = chosen_folder()
-        store = None if folder is None else KernelFiles(folder)
-        collected = verifying(emulation, regional.verify_seconds, store)
-    with collected as regional.verification:
+    folder = chosen_folder()
+    store = None if folder is None else KernelFiles(folder)
+    with verifying(emulation, regional.verify_seconds, store) as regional.verification:
         yield
 
 
