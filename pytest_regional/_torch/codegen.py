@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_regional._torch import symbol
 from pytest_regional._torch.inductor import virtualized
-from pytest_regional._torch.patching import Maker, PatchPoint, patched, wrapped
+from pytest_regional._torch.patching import Maker, PatchPoint, patched
 
 # Both code generators import the function by name; the rest of Inductor looks it up in its module at each call.
 _TOLD = {
@@ -74,25 +74,6 @@ def recording_launches(graph: object = None) -> Iterator[list[RawLaunch]]:
             yield launches
     finally:
         _innermost.reset(token)
-
-
-@contextlib.contextmanager
-def recording_own_draws() -> Iterator[list[int]]:
-    """Record, per graph, how many RNG ops Inductor replaces by its own, whose numbers differ from eager's.
-
-    ``torch._inductor.fx_passes.joint_graph`` imports ``replace_random_passes`` by name and calls it with each graph
-    unless ``fallback_random`` is set (2.11, 2.13, 2.15). On a GPU the generator's state does not show the replacement.
-    """
-    counts: list[int] = []
-
-    def count_replaced(original: Callable[[Any], int], gm: Any) -> int:
-        count = original(gm)
-        if count:
-            counts.append(count)
-        return count
-
-    with wrapped(_RNG_OPS, {"replace": count_replaced}):
-        yield counts
 
 
 def _listener(original: Callable[..., Any], launches: list[RawLaunch], loops: Mapping[Any, int]) -> Callable[..., Any]:

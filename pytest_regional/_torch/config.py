@@ -101,11 +101,6 @@ def changed_values(name: str) -> dict[str, Any]:
     return found
 
 
-def changed_settings() -> tuple[str, ...]:
-    """Return the settings of Inductor and AOTAutograd that are not at their default, as ``module.setting``."""
-    return tuple(f"{module}.{key}" for module in (INDUCTOR, FUNCTORCH) for key in changed_values(module))
-
-
 def set_config(name: str, key: str, value: Any) -> None:
     """Write one setting; isolation restores settings with it."""
     module = config_module(name)
@@ -213,11 +208,6 @@ def compile_state() -> dict[str, Any]:
     inductor_config()
     functorch_config()
     return {"inductor": changed_values(INDUCTOR), "functorch": changed_values(FUNCTORCH), "global": global_state()}
-
-
-def autocast_devices() -> tuple[str, ...]:
-    """Return the device types of the lists in the autocast state of :func:`global_state`, in order (2.11 to 2.15)."""
-    return tuple(symbol("torch._C", "_autocast_supported_devices")())
 
 
 def force_autograd_cache() -> bool:

@@ -1,6 +1,6 @@
-"""The command ``pytest-regional``, also ``python -m pytest_regional``: ``pytest-regional explain module:factory``.
+"""The command ``pytest-regional``, also ``python -m pytest_regional``: ``pytest-regional explain-key A B``.
 
-One module per command: ``backends``, ``bisect_version``, ``explain``, ``explain_key``, ``findings``, ``fuzz``,
+One module per command: ``backends``, ``bisect_version``, ``explain_key``, ``findings``, ``fuzz``,
 ``replay``, ``report``, ``new_backend``, and ``reports`` for ``merge``. ``targets`` imports what a name says.
 """
 
@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from pytest_regional.command_line import (
     backends,
     bisect_version,
-    explain,
     explain_key,
     findings,
     fuzz,
@@ -39,7 +38,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     backends.add_command(commands)
     bisect_version.add_command(commands)
-    explain.add_command(commands)
     explain_key.add_command(commands)
     findings.add_command(commands)
     fuzz.add_command(commands)
@@ -64,8 +62,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
-    except explain.ModelError as error:
-        if asked.traceback:
-            raise
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 1

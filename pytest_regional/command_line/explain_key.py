@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional._cache_keys import CacheKey, Difference, differences, in_words
 from pytest_regional._text import plural, printable
-from pytest_regional.command_line.explain import ModelError, made_by
 from pytest_regional.command_line.targets import UsageError, find
 
 if TYPE_CHECKING:
@@ -156,16 +155,34 @@ def _keys_of_program(target: str, asked: argparse.Namespace) -> ProgramKeys:
     # What the factory of one program sets does not reach the other one, and both draw the same numbers.
     with tempfile.TemporaryDirectory() as folder, isolated(Path(folder), seed=0):
         try:
-            model, args, kwargs = made_by(find(target), target)
+            model, args, kwargs = _made_by(find(target), target)
             return keys_of(spec, target, model, args, kwargs, dynamic=asked.dynamic or None)
         except (UsageError, NoCacheKeyError, NoGraphError) as error:
             raise UsageError(str(error)) from error
-        except ModelError as error:
-            if asked.traceback:
-                raise
-            raise UsageError(str(error)) from error
         except Exception as error:
-            # The user's program, or Dynamo on it.
+            # The user's function or program, or Dynamo on it.
             if asked.traceback:
                 raise
             raise UsageError(f"{target} cannot be captured: {type(error).__name__}: {error}") from error
+
+
+def _made_by(factory: Any, target: str) -> tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]:
+    """Call a factory and return model, arguments and keyword arguments.
+
+    Raises:
+        UsageError: it is no factory, or returns something else.
+    """
+    if not callable(factory):
+        raise UsageError(f"{target} is {type(factory).__name__}, not {_TARGET_HELP}.")
+    made = factory()
+    fits = isinstance(made, tuple) and len(made) in (2, 3) and callable(made[0]) and isinstance(made[1], (tuple, list))
+    if not fits or not isinstance(made[-1], (tuple, list, Mapping)):
+        raise UsageError(f"{target}() returned {_described(made)}, not (model, args) or (model, args, kwargs).")
+    model, args, *rest = made
+    return model, args, rest[0] if rest else {}
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(type(item).__name__ for item in value)})"
+    return type(value).__name__

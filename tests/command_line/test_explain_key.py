@@ -125,7 +125,7 @@ def test_a_program_without_a_key_says_why(explain_key):
     [
         (("nothing:here",), "'nothing' cannot be imported"),
         ((f"{HERE}:bas",), "unknown attribute 'bas'. Did you mean 'base'?"),
-        (("base", "raising"), "raising() raised ValueError: no data here"),
+        (("base", "raising"), "raising cannot be captured: ValueError: no data here"),
         (("failing",), "failing cannot be captured: "),
         (("untraced",), "nothing of tests.command_line.differing:untraced is compiled"),
         (("base", "--backend=aot_eager"), "backend 'aot_eager' does not say with which key its cache is looked up"),
@@ -201,7 +201,7 @@ def test_a_zero_byte_is_a_usage_error_of_every_command(capsys):
     for arguments in (
         ["explain-key", "a\0b.json"],
         ["explain-key", "a.py:f", "--save=a\0b.json"],
-        ["explain", "a\0b.py:f"],
+        ["explain-key", "a\0b.py:f"],
         ["merge", "a\0b.json", "--output=c.json"],
         ["replay", "a\0b.json"],
         ["report", "a\0b.json"],

@@ -18,7 +18,6 @@ from pytest_regional.reference.pass_protocol import (
 )
 from pytest_regional.reference.pipeline.capture import GraphValue, JointGraph, capture
 from pytest_regional.reference.pipeline.compile import compile
-from pytest_regional.reference.pipeline.explanation import PipelineExplanation, explain_pipeline
 from pytest_regional.reference.pipeline.inductor_pass import as_inductor_pass
 from pytest_regional.reference.pipeline.module import CompiledModule, load
 from pytest_regional.reference.pipeline.partition import PartitionedGraphs, partition
@@ -38,13 +37,11 @@ __all__ = [
     "PassPipeline",
     "PassReport",
     "PipelineError",
-    "PipelineExplanation",
     "PipelineReport",
     "UnknownPassError",
     "as_inductor_pass",
     "capture",
     "compile",
-    "explain_pipeline",
     "graph_pass",
     "load",
     "partition",
