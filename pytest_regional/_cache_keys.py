@@ -87,7 +87,8 @@ def _where_they_differ(first: str, second: str) -> tuple[int, str, str]:
 
 
 def _window(text: str, start: int) -> str:
-    return "..." * (start > 0) + text[start : start + _WIDE] + "..." * (start + _WIDE < len(text))
+    end = start + _WIDE
+    return ("..." if start else "") + text[start:end] + ("..." if end < len(text) else "")
 
 
 #: The folder of texts below that of a cache.

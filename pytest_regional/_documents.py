@@ -104,7 +104,8 @@ def decoded(data: Any, kind: type[T], place: str = "") -> T:
     except msgspec.ValidationError as error:
         problem, _, below = str(error).partition(" - at `$")
         where = f"{place}{below.rstrip('`')}".lstrip(".") or "the document"
-        raise DocumentError(f"{where}: {problem[:_MESSAGE]}{'...' * (len(problem) > _MESSAGE)}") from error
+        said = problem if len(problem) <= _MESSAGE else f"{problem[:_MESSAGE]}..."
+        raise DocumentError(f"{where}: {said}") from error
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
