@@ -15,7 +15,7 @@ import sys
 import tempfile
 
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
-sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.exit(2))  # 2: not checked
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.stdout.flush(), os._exit(2))  # 2: not checked
 
 import torch
 

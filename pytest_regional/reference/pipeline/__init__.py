@@ -6,6 +6,7 @@ Read in this order: ``capture`` (a model as one joint graph), ``partition`` (for
 calls), ``report`` and ``explanation`` (as text).
 """
 
+from pytest_regional.reference.caching.container import ArtifactError
 from pytest_regional.reference.pass_protocol import (
     GraphPass,
     InvalidPassError,
@@ -25,6 +26,7 @@ from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
 from pytest_regional.reference.pipeline.report import PassReport, PipelineReport
 
 __all__ = [
+    "ArtifactError",
     "CompiledModule",
     "GraphPass",
     "GraphValue",

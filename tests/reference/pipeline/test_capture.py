@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 
+from pytest_regional import RegionalWarning
 from pytest_regional.reference import pipeline
 from tests.reference.pipeline.models import Block, model_and_inputs
 
@@ -201,7 +202,7 @@ def test_assigning_a_buffer_is_refused():
 
 @pytest.mark.parametrize("what", ["counts", "appends"])
 def test_pythons_side_effects_are_a_warning(what):
-    with pytest.warns(pipeline.RegionalWarning, match="changes non-tensors"):
+    with pytest.warns(RegionalWarning, match="changes non-tensors"):
         pipeline.capture(Changing(what), (torch.ones(3),))
 
 

@@ -94,7 +94,7 @@ def test_a_loaded_module_checks_its_calls(folder):
 
 def test_another_model(folder):
     pipeline.compile(*model_and_inputs("Block")).save(folder / "model")
-    with pytest.raises(pipeline.ArtifactError, match=r"compiled from a model with 'weight', .* Tied does not have"):
+    with pytest.raises(ArtifactError, match=r"compiled from a model with 'weight', .* Tied does not have"):
         pipeline.load(folder / "model", Tied())
 
 
@@ -131,5 +131,5 @@ def test_the_result_of_a_pass_may_be_unsavable(folder):
 
 def test_a_model_of_another_width(folder):
     pipeline.compile(torch.nn.Linear(4, 4), (torch.randn(2, 4),)).save(folder / "model")
-    with pytest.raises(pipeline.ArtifactError, match=r"whose 'weight' has shape \(4, 4\).*here it has \(8, 4\)"):
+    with pytest.raises(ArtifactError, match=r"whose 'weight' has shape \(4, 4\).*here it has \(8, 4\)"):
         pipeline.load(folder / "model", torch.nn.Linear(4, 8))
