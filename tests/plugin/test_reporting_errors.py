@@ -63,9 +63,9 @@ FAILING = (
 #: The same with workers: what fails in them, and in the process that starts them.
 CROSSING = (
     {
-        "pytest_regional.report.details.details_of": "collecting the facts of test_it.py::test_passes",
+        "pytest_regional.report.details.details_of": "collecting the facts of test_it.py::test_*",
         "pytest_regional.report.details.add_to_run": "adding totals to the JUnit file",
-        "pytest_regional.report.this_run.read": "reading the facts of test_it.py::test_passes",
+        "pytest_regional.report.this_run.read": "reading the facts of test_it.py::test_*",
     },
     {
         "pytest_regional._xdist.allow_one_more": "counting the worker that died in test_it.py::test_dies",
