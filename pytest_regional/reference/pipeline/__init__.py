@@ -3,7 +3,7 @@
 Read in this order: ``capture`` (a model as one joint graph), ``partition`` (forward and backward),
 ``reference.pass_protocol`` (the protocol of passes), ``pass_order`` and ``pass_pipeline`` (a list of them), ``compile``
 (all of it, and its cache), ``module`` (the result, with the model's parameters, and as a file), ``call`` (checks of its
-calls), ``report`` and ``explanation`` (as text).
+calls), ``report`` (what passes did, as text).
 """
 
 from pytest_regional.reference.caching.container import ArtifactError
