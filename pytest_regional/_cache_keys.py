@@ -39,7 +39,7 @@ class CacheKey:
 
 @dataclass(frozen=True)
 class Difference:
-    """A text in which two keys differ; ``None`` stands for one that is not there."""
+    """A text in which two keys differ; ``None`` where a key has none of that name."""
 
     name: str
     first: str | None

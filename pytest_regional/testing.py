@@ -15,11 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_regional._errors import RegionalValueError
 from pytest_regional._pass_forms import pass_form
 from pytest_regional._seeds import DEFAULT_SEED
 from pytest_regional._torch.inductor import kernels_not_built
 from pytest_regional.emulation.compile_check.results import DEFAULT_ARCHITECTURES
 from pytest_regional.harness.counters import Bound, Counters, at_least, at_most
+from pytest_regional.harness.devices.device import EMULATED, kind_of_device
 from pytest_regional.harness.devices.on_device import device_limit
 from pytest_regional.harness.distributed import fake_process_group as fake_pg
 from pytest_regional.harness.options import CompileOptions
@@ -101,10 +103,15 @@ def regional(
         FallbackError: something that was to be compiled ran eager.
         BackendLeakError: the backend left a setting changed when it returned from a compile.
         KernelRefutedError: with ``verify``: a property of a kernel does not hold for some sizes.
+        RegionalValueError: ``verify`` on a device that is not emulated, of which no kernel is verified.
         unittest.SkipTest: the backend or the device lacks something in ``requires`` or ``device_requires``.
     """
     options = CompileOptions(dynamic, fullgraph, inductor_configs or {}, None, pre_grad_pass_timing)
     folder = Path(cache_dir) if cache_dir is not None else None
+    if verify is not None and kind_of_device(device) != EMULATED:
+        raise RegionalValueError(
+            f"verify= verifies Triton kernels of an emulated GPU: device='cuda-emulated', not {device!r}"
+        )
     with harness(
         backend,
         device,

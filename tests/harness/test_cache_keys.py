@@ -8,6 +8,7 @@ import torch
 
 from pytest_regional import region
 from pytest_regional._cache_keys import Difference, differences, in_words, keep_texts, why_missed
+from pytest_regional._torch import key_details
 from pytest_regional.backends.spec import BackendSpec, CacheKey
 from pytest_regional.harness.cache_keys import NoCacheKeyError, NoGraphError, keys_of
 from pytest_regional.harness.counters import CounterExpectationError
@@ -144,3 +145,20 @@ def test_a_program_without_a_graph():
     spec = BackendSpec("mine", lambda: None, cache_key=lambda gm, example_inputs: CacheKey("key"))
     with pytest.raises(NoGraphError, match="nothing of program is compiled"):
         keys_of(spec, "program", lambda: 1, (), {})
+
+
+def test_a_text_of_an_object_that_cannot_be_printed():
+    """A miss is explained unasked, so the explanation must not fail the compile."""
+
+    class Silent:
+        def __str__(self):
+            raise RuntimeError("no text")
+
+    assert key_details._text([1, Silent()]) == "[1, <Silent whose __str__ raises RuntimeError>]"
+
+
+def test_the_text_of_a_constant_is_its_bytes():
+    values = torch.arange(6.0).reshape(2, 3)
+    same, other = values.t().contiguous().t(), values + 1
+    assert key_details.tensor_text(values) == key_details.tensor_text(same) != key_details.tensor_text(other)
+    assert key_details.tensor_text(torch.empty(0)).startswith("float32 [0]")

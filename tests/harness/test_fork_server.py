@@ -261,7 +261,7 @@ def test_a_module_in_front_of_the_servers_needs_an_interpreter(started, run, tmp
     server = started()
     assert run(server, "import json; print(json.__file__ != 'here')")[1] == "True\n"
     (tmp_path / "json.py").write_text("")
-    with pytest.raises(ForkServerError, match=f"json in {tmp_path} is another than the server's"):
+    with pytest.raises(ForkServerError, match=f"json in {tmp_path} differs from the server's"):
         run(server, "")
 
 

@@ -83,3 +83,9 @@ def test_input_factories_draw_on_the_device():
         made = [r.randn(2), r.rand(2), r.randint(0, 5, (2,)), r.randperm(2), r.zeros(2), r.ones(2), r.full((2,), 3.0)]
         made += [r.empty(2), r.arange(2), r.linspace(0, 1, 2), r.tensor([1, 2])]
     assert all(tensor.shape == (2,) and tensor.device == r.device for tensor in made)
+
+
+def test_kernels_that_nobody_could_verify_are_refused():
+    with pytest.raises(ValueError, match="emulated GPU: device='cuda-emulated', not 'cpu'"):
+        with testing.regional("aot_eager", "cpu", verify=5.0):
+            pass

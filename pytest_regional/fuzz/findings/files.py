@@ -333,7 +333,7 @@ def from_data(data: Any, place: str = "") -> Program:
 
     Args:
         data: plain data.
-        place: where it stands in a document, for messages.
+        place: its place in a document, for messages.
 
     Raises:
         DocumentError: the data is of another version, or describes no program; names the field.

@@ -89,7 +89,7 @@ def why_search_path_differs(folder: str, environment: Mapping[str, str], importe
         absolute = os.path.join(folder, place)
         for name in sorted(names & _modules_in(absolute)):
             if imported.get(name) not in (absolute, os.path.realpath(absolute)):
-                return f"{name} in {place} is another than the server's"
+                return f"{name} in {place} differs from the server's"
     return ""
 
 
