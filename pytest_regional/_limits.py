@@ -7,6 +7,7 @@ import faulthandler
 import re
 import signal
 import threading
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -136,8 +137,9 @@ def memory_limit(most: int | None) -> Iterator[MemoryLimit]:
     try:
         yield limit
     except Exception as error:
-        if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _TORCH_SAYS in str(error)):
-            _add_note(error, f"regional_memory lets a test take {most / 2**30:.3g} GiB")
+        said = isinstance(error, MemoryError) or _TORCH_SAYS in "".join(traceback.format_exception_only(error))
+        if said and hasattr(error, "add_note"):  # from Python 3.11 on
+            error.add_note(f"regional_memory lets a test take {most / 2**30:.3g} GiB")
         raise
     finally:
         limit.end()
@@ -149,12 +151,6 @@ _STATUS = Path("/proc/self/status")
 def _taken() -> int:
     found = re.search(r"^VmData:\s+(\d+) kB", _STATUS.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
     return int(found[1]) * 1024 if found else 0
-
-
-def _add_note(error: BaseException, note: str) -> None:
-    # Python 3.10 has no notes; its users read torch's own sentence.
-    if hasattr(error, "add_note"):
-        error.add_note(note)
 
 
 class RegionalTimeoutError(Failed):
