@@ -404,8 +404,8 @@ OPTIONS = (
         "regional_verify",
         "Verify the Triton kernels that tests generate for an emulated GPU (--regional-device=cuda-emulated), for all "
         "sizes that the guards allow: accesses in bounds, no races, every output element written. Values are not "
-        "verified. A test with a kernel that is refuted fails. S is the time limit for each kernel (default: 20 "
-        "seconds). Needs pytest-regional[verify].",
+        "verified. A test with a kernel that is refuted fails. S is the limit for each kernel, in seconds of processor "
+        "time (default: 20). Needs pytest-regional[verify].",
         _verify,
         metavar="S",
         bare="20",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import os
 import re
 import signal
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -154,7 +156,7 @@ def _taken() -> int:
 
 
 class RegionalTimeoutError(Failed):
-    """A phase of a marked test took longer than ``--regional-timeout``; the message holds the stacks of all threads.
+    """A test or a program ran longer than it may; the message says by which limit, and holds the stacks of all threads.
 
     Not an ``Exception``: comparing what a program raises must not take it for the program's own.
     """
@@ -211,15 +213,17 @@ class TimeLimit:
 
     def reached(self, frame: FrameType | None) -> RegionalTimeoutError:
         """End what was started; return the error, which says where all threads are."""
-        running = _processes.started_after(self.before)
-        started, threads = _stacks.of_processes(running), _stacks.of_threads(frame)
-        # What one of them started meanwhile is among the second.
-        ended = {*_processes.end(running), *_processes.end(_processes.started_after(self.before))}
-        also = f"; processes that it had started were ended: {len(ended)}" if ended else ""
         phase = f" of {self.phase}" if self.phase else ""
-        return RegionalTimeoutError(
-            f"still running after --regional-timeout={self.seconds:g} seconds{phase}{also}\n{started}{threads}"
-        )
+        return _ended(f"still running after --regional-timeout={self.seconds:g} seconds{phase}", self.before, frame)
+
+
+def _ended(said: str, before: set[_processes.Identity], frame: FrameType | None) -> RegionalTimeoutError:
+    running = _processes.started_after(before)
+    started, threads = _stacks.of_processes(running), _stacks.of_threads(frame)
+    # What one of them started meanwhile is among the second.
+    ended = {*_processes.end(running), *_processes.end(_processes.started_after(before))}
+    also = f"; processes that it had started were ended: {len(ended)}" if ended else ""
+    return RegionalTimeoutError(f"{said}{also}\n{started}{threads}")
 
 
 @contextlib.contextmanager
@@ -249,6 +253,39 @@ def time_limit(seconds: float | None, stderr: int = 2, phase: str = "") -> Itera
         yield limit
     finally:
         limit.disarm()
+        signal.signal(signal.SIGALRM, previous)
+
+
+@contextlib.contextmanager
+def cpu_limit(seconds: float) -> Iterator[None]:
+    """Raise :class:`RegionalTimeoutError` inside once it used ``seconds`` of processor time, and end what it started.
+
+    Processes that it started count, and other work on the machine does not. What uses less than a hundredth of a core
+    for ``seconds`` of the clock waits for something that does not come, and is interrupted too. Uses ``SIGALRM``, as
+    :func:`time_limit` does, and like that does nothing without it; code of another language is waited for.
+    """
+    if not hasattr(signal, "SIGALRM") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before, begun, seen = _processes.descendants(), _processes.cpu_seconds_of(os.getpid()), time.monotonic()
+    last = begun
+
+    def look(signum: int, frame: FrameType | None) -> None:
+        nonlocal last, seen
+        used, now = _processes.cpu_seconds_of(os.getpid()), time.monotonic()
+        if used - begun >= seconds:
+            raise _ended(f"still running after {seconds:g} seconds of processor time", before, frame)
+        if now - seen >= seconds:
+            if used - last < (now - seen) / 100:
+                raise _ended(f"waiting for {seconds:g} seconds, without use of a processor", before, frame)
+            last, seen = used, now
+
+    previous = signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
 
 

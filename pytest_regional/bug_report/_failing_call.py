@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ import pytest
 import torch
 import torch.fx
 
+from pytest_regional._processes import cpu_seconds
 from pytest_regional._text import first_line
 from pytest_regional._torch.fx_graphs import run_checked
 from pytest_regional.bug_report.failed_test import ANSWER_VARIABLE
@@ -53,17 +53,17 @@ def reduced(module: torch.fx.GraphModule, inputs: Sequence[Any], fails: Fails, *
         module: it fails with ``inputs``.
         inputs: of the graph.
         fails: runs and compares.
-        seconds: how long to go on.
+        seconds: of processor time, how long to go on.
     """
-    best, until = Reduced(module, tuple(inputs)), time.monotonic() + seconds
+    best, until = Reduced(module, tuple(inputs)), cpu_seconds() + seconds
     for one in _alone(best):
         if _holds(one, fails, until):
             best = one
             break
     size = _count(best)
-    while size and time.monotonic() < until:
+    while size and cpu_seconds() < until:
         start = 0
-        while start < _count(best) and time.monotonic() < until:
+        while start < _count(best) and cpu_seconds() < until:
             smaller = [without(best, start, size), ended_at(best, _count(best) - start - size)]
             found = next((one for one in smaller if one is not None and _holds(one, fails, until)), None)
             if found is None:
@@ -75,7 +75,7 @@ def reduced(module: torch.fx.GraphModule, inputs: Sequence[Any], fails: Fails, *
 
 
 def _holds(one: Reduced, fails: Fails, until: float) -> bool:
-    return time.monotonic() < until and fails(one.module, one.inputs)
+    return cpu_seconds() < until and fails(one.module, one.inputs)
 
 
 def _computed(graph: torch.fx.Graph) -> list[torch.fx.Node]:

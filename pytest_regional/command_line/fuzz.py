@@ -46,7 +46,7 @@ def add_command(commands: Any) -> None:
     what.add_argument("--device", metavar="NAME", default="cpu", help="as --regional-device of pytest (cpu)")
     what.add_argument("--seed", metavar="N", type=int, help="what programs are drawn from (default: a new one)")
     what.add_argument("--settings", metavar="NAMES", default="", help="compiler settings that are drawn, or 'all'")
-    what.add_argument("--timeout", metavar="S", type=float, default=120.0, help="seconds for one program (120)")
+    what.add_argument("--timeout", metavar="S", type=float, default=120.0, help="CPU seconds for one program (120)")
     what.add_argument("--audit", action="store_true", help="draw what a backend disclaims, too")
     what.add_argument("--no-blame", action="store_true", help="do not search which step of a compile is to blame")
     how = parser.add_argument_group("how")

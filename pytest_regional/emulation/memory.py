@@ -59,7 +59,7 @@ class Memory:
     """The buffers of one emulated device; it keeps none of them alive.
 
     Attributes:
-        deadline: when kernels have to be done with it, on the monotonic clock.
+        deadline: when kernels have to be done with it, on the clock of processor time.
     """
 
     def __init__(self) -> None:

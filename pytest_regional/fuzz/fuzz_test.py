@@ -68,7 +68,7 @@ class FuzzTest:
         backend: the backend as the command line names it.
         folder: the folder of findings.
         name: the test, as people know it.
-        limit: seconds that one program may take.
+        limit: seconds of processor time that one program may take.
         audit: whether what the backend disclaims is drawn as well.
         settings: names of the compiler settings that are drawn.
         blames: whether the step of the compile that is to blame for a finding is searched for.

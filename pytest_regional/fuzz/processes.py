@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_regional._errors import RegionalError, RegionalRuntimeError
+from pytest_regional._processes import cpu_seconds_of
 from pytest_regional.fuzz.budget import MARKERS
 from pytest_regional.fuzz.shards import DEATHS, CampaignFolder, Plan, Progress
 
@@ -41,8 +42,9 @@ MOST_BYTES = 3 * 2**30
 #: Seconds between two looks at the processes, and between two calls of ``look``.
 _LOOK, _TELL = 0.2, 2.0
 
-#: A process that checks one program for so many times the limit is killed: the limit itself could not end the check.
-_STUCK_FACTOR, _STUCK_SECONDS = 3.0, 300.0
+#: A process is killed that has used so many times a program's limit of processor time on one program, as the limit
+#: could not end the check; or that has used none for so many seconds, as something that waits for ever.
+_STUCK_FACTOR, _IDLE_SECONDS = 3.0, 300.0
 
 #: A campaign ends after so many deaths in a row outside of any check.
 _DEATHS_IN_A_ROW = 3
@@ -80,10 +82,21 @@ class Work:
 
 @dataclass
 class _Running:
-    """A process that runs."""
+    """A process that runs.
+
+    Attributes:
+        begun: when the program that it checks was written, in nanoseconds; 0 where it checks none.
+        used_before: seconds of processor time that it had used then.
+        used: seconds of processor time that it had used when it was last looked at.
+        used_at: when it was last seen to have used some, on the monotonic clock.
+    """
 
     work: Work
     process: subprocess.Popen[bytes]
+    begun: int = 0
+    used_before: float = 0.0
+    used: float = 0.0
+    used_at: float = 0.0
 
     @property
     def log(self) -> Path:
@@ -206,10 +219,15 @@ class Processes:
         return next((self._folder.path / MARKERS).glob(f"*-{one.process.pid}.json"), None)
 
     def _is_stuck(self, one: _Running) -> bool:
-        marker = self._marker(one)
+        marker, used, now = self._marker(one), cpu_seconds_of(one.process.pid), time.monotonic()
         with contextlib.suppress(OSError):  # it is checked, and the file gone
-            longest = _STUCK_FACTOR * self._work.plan.limit + _STUCK_SECONDS
-            return marker is not None and time.time() - marker.stat().st_mtime > longest
+            begun = marker.stat().st_mtime_ns if marker else 0
+            if begun != one.begun:
+                one.begun, one.used_before, one.used_at = begun, used, now
+            if used != one.used:
+                one.used, one.used_at = used, now
+            spins = used - one.used_before > _STUCK_FACTOR * self._work.plan.limit
+            return marker is not None and (spins or now - one.used_at > _IDLE_SECONDS)
         return False
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pytest_regional._limits import RegionalTimeoutError, time_limit
+from pytest_regional._limits import RegionalTimeoutError, cpu_limit
 from pytest_regional.backends.spec import PARTITIONERS
 from pytest_regional.fuzz import oracles as oracles_of_programs
 from pytest_regional.fuzz.campaign import Failure, Known, UnconfirmedError
@@ -77,7 +77,7 @@ class Programs:
         oracles: names of the oracles to check; all by default.
         without: capabilities that the backend disclaims: a program that needs one is skipped, and none is reduced
             to one that does.
-        limit: seconds that the check of one program may take; a longer one is a violation.
+        limit: seconds of processor time that the check of one program may take; a longer one is a violation.
         running: a file that holds the program while it is checked; what a crash leaves there is what crashed.
         partitioners: one of these is drawn for each program that trains; see :attr:`Program.partitioner`.
         through_dynamo: for a mode without Dynamo, what checks programs in :data:`CONFIRMED_IN`: what ``checker`` finds
@@ -235,7 +235,7 @@ class Programs:
             yield
             return
         try:
-            with time_limit(self.limit):
+            with cpu_limit(self.limit):
                 yield
         except RegionalTimeoutError as late:
             raise OracleViolationError("compiles", "compile", str(late), origin=TOO_LONG) from None

@@ -80,7 +80,7 @@ class Plan:
         parts: the ways of compiling; shards take turns.
         seed: what all programs are drawn from.
         settings: names of the compiler settings that are drawn.
-        limit: seconds that one program may take.
+        limit: seconds of processor time that one program may take.
         audit: whether what a backend disclaims is drawn as well.
         blames: whether the step of the compile that is to blame for a finding is searched for.
     """

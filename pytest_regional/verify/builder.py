@@ -106,7 +106,7 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
         self.options = interpreter_options(debug=True, sanitize_overflow=False)
         self.scope = scope
         self.changing = changing
-        self.deadline = time.monotonic() + seconds
+        self.deadline = time.process_time() + seconds
         self.grid = tuple(grid)
         self.accesses: list[Access] = []
         self.assumed: list[Assumption] = []
@@ -242,7 +242,7 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
         Raises:
             NotVerifiableError: the time for the kernel is used up.
         """
-        if time.monotonic() > self.deadline:
+        if time.process_time() > self.deadline:
             raise NotVerifiableError("out of time while the kernel was run on symbols")
         shape = max((handle.shape for handle in handles), key=lambda s: (len(s), math.prod(s)))
         lanes: list[Expression | None] = [None] * len(shape)

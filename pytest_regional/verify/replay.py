@@ -150,7 +150,7 @@ class Replay:
 
 def _deadline(deadline: float, seconds: float) -> float:
     """Return when a replay ends, of a kernel for which there are so many seconds."""
-    return max(deadline, time.monotonic() + _LEAST_SHARE * seconds)
+    return max(deadline, time.process_time() + _LEAST_SHARE * seconds)
 
 
 def _fill(tensor: torch.Tensor, values: Mapping[int | None, int]) -> None:
@@ -205,7 +205,7 @@ def fault_of_graph(graph: Graph, emulation: Emulation, seconds: float) -> str | 
         NotVerifiableError: z3 finds no sizes that the guards allow.
         UndecidedError: there is no time left.
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.process_time() + seconds
     sizes = _sizes_of(graph, seconds)
     given = _drawn(graph, sizes)
     try:

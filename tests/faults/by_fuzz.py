@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
-import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any
 
+from pytest_regional._limits import RegionalTimeoutError, cpu_limit
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.caches.campaign import run_random_sequences
@@ -31,10 +29,6 @@ CACHES = "caches"
 
 #: Alarms that do not count, after which only the intended oracles are asked: the rest is known to complain.
 OTHERS = 3
-
-
-class OutOfTime(BaseException):
-    """The time for one program is up; no oracle may take it for an error of the backend."""
 
 
 class Pool:
@@ -58,7 +52,7 @@ class Hunt:
         mutant: what is checked.
         pool: the programs.
         examples: how many there are, all modes together.
-        seconds: for the whole hunt.
+        seconds: of processor time, for the whole hunt.
         each: for one program.
         modes: those of the mutant's that may be used; the first takes half of the examples where there are several.
     """
@@ -87,7 +81,7 @@ class Hunt:
             return Verdict(
                 "not asked", notes=(f"no oracle covers it (meant: {', '.join(self.mutant.oracles) or 'none'})",)
             )
-        began = time.monotonic()
+        began = time.process_time()
         self.mutant.planted.calls.clear()
         kill, timed_out = self._through_modes(intended, began)
         counts = self.checked > 0 and any(patch.counted for patch in self.mutant.patches)
@@ -95,7 +89,7 @@ class Hunt:
         if not self.checked:
             self.notes.append(f"no program has what the fault needs: {', '.join(self.mutant.needs)}")
         outcome = "killed" if kill else "timeout" if timed_out else "survived" if called else "never called"
-        seconds = round(time.monotonic() - began, 1)
+        seconds = round(time.process_time() - began, 1)
         return Verdict(outcome, kill, tuple(self.others), self.tried, seconds, tuple(self.notes))
 
     def _through_modes(self, intended: Sequence[str], began: float) -> tuple[Alarm | None, bool]:
@@ -103,7 +97,7 @@ class Hunt:
         plan = [(mode, oracles) for mode in modes if (oracles := _checked_in(mode, intended))]
         for position, (mode, oracles) in enumerate(plan):
             left = len(plan) - position
-            until = time.monotonic() + (self.seconds - (time.monotonic() - began)) / left
+            until = time.process_time() + (self.seconds - (time.process_time() - began)) / left
             hunt = self._sequences if mode == CACHES else self._in_mode
             kill, timed_out = hunt(mode, oracles, until, (self.examples - self.tried) // left)
             if kill or timed_out:
@@ -116,11 +110,11 @@ class Hunt:
         with harness(spec_of(self.mutant), "cpu") as regional:
             self._count_resets(regional)
             try:
-                with deadline(max(until - time.monotonic(), 1.0)), in_mode(regional, "interpret"):
+                with cpu_limit(max(until - time.process_time(), 1.0)), in_mode(regional, "interpret"):
                     run_random_sequences(regional, Budget(examples=examples), SEED, processes=False)
             except OracleViolationError as violation:
                 return Alarm(violation.oracle, "OracleViolationError", violation.origin, self.tried, mode), False
-            except OutOfTime:
+            except RegionalTimeoutError:
                 return None, self.tried == before
             except Exception as error:  # noqa: BLE001 - told, and no kill: no oracle has spoken
                 self.others.append(Alarm("sequences", type(error).__name__, str(error)[:200], self.tried, mode))
@@ -140,17 +134,17 @@ class Hunt:
     def _in_mode(self, mode: str, oracles: Sequence[str], until: float, examples: int) -> tuple[Alarm | None, bool]:
         with harness(spec_of(self.mutant), DEVICES[mode]) as regional:
             for number in range(examples):
-                if time.monotonic() > until:
+                if time.process_time() > until:
                     break
                 self.tried += 1
                 if self.mutant.needs and not meets(self.pool[number], self.mutant.needs):
                     continue
                 self.checked += 1
                 try:
-                    with deadline(self.each):
+                    with cpu_limit(self.each):
                         kill = self._checked(regional, mode, oracles, self.pool[number])
-                except OutOfTime:
-                    self.others.append(Alarm("deadline", "OutOfTime", example=self.tried, mode=mode))
+                except RegionalTimeoutError:
+                    self.others.append(Alarm("deadline", "RegionalTimeoutError", example=self.tried, mode=mode))
                     return None, True
                 if kill:
                     return kill, False
@@ -213,33 +207,16 @@ def alarms_of(
     with harness(spec, DEVICES[mode]) as regional:
         for number in range(examples):
             try:
-                with deadline(each):
+                with cpu_limit(each):
                     check(regional, pool[number], mode=mode, blame=False)
             except OracleViolationError as violation:
                 if not violation.without_backend:
                     found.append(Alarm(violation.oracle, "OracleViolationError", violation.origin, number + 1, mode))
             except BadProgramError as error:
                 found.append(Alarm("program", "BadProgramError", str(error)[:200], number + 1, mode))
-            except OutOfTime:
-                found.append(Alarm("deadline", "OutOfTime", "", number + 1, mode))
+            except RegionalTimeoutError:
+                found.append(Alarm("deadline", "RegionalTimeoutError", "", number + 1, mode))
     return found
 
 
-@contextlib.contextmanager
-def deadline(seconds: float) -> Iterator[None]:
-    """Raise :class:`OutOfTime` in the main thread when the time is up."""
-
-    def ring(number: int, frame: FrameType | None) -> None:
-        raise OutOfTime
-
-    before = signal.signal(signal.SIGALRM, ring)
-    # Again and again: one that rings in a destructor is ignored by Python.
-    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-__all__ = ["Hunt", "OutOfTime", "Pool", "alarms_of", "deadline"]
+__all__ = ["Hunt", "Pool", "alarms_of"]

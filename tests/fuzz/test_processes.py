@@ -133,18 +133,26 @@ def test_a_stopped_campaign_waits_for_its_processes(campaign, lives, life):
     assert campaign.total().done == 0
 
 
-def test_a_process_that_is_stuck_is_killed(campaign, lives, monkeypatch):
-    monkeypatch.setattr(processes, "_STUCK_SECONDS", -3.0)
+@pytest.mark.parametrize("kind", ["spins", "waits"])
+def test_a_process_that_is_stuck_is_killed(campaign, lives, monkeypatch, kind):
+    used, now = iter([5.0, 6.0, 9.5, 9.5, 9.5]), iter([0.0, 10.0, 20.0, 319.0, 321.0])
+    monkeypatch.setattr(processes, "cpu_seconds_of", lambda number: next(used))
+    monkeypatch.setattr(processes.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(processes, "_STUCK_FACTOR", 3.0 if kind == "spins" else 9.0)
     (campaign.path / "checking").mkdir()
-    running = SimpleNamespace(process=SimpleNamespace(pid=77))
+    running = processes._Running(work(campaign), SimpleNamespace(pid=77))
     made = Processes(work(campaign), 1, 0)
-    assert not made._is_stuck(running)
+    assert not made._is_stuck(running)  # it checks nothing
 
     marker = campaign.path / "checking" / "00001-77.json"
     marker.write_text("{}")
-    os.utime(marker, (0, 0))
+    os.utime(marker, (1, 1))  # since when, by the clock, says nothing
 
-    assert made._is_stuck(running)
+    assert not made._is_stuck(running)  # 6 s were used before
+    assert made._is_stuck(running) == (kind == "spins")  # 3.5 s, where a program has one
+    if kind == "waits":
+        assert not made._is_stuck(running)
+        assert made._is_stuck(running)  # nothing in 301 s
 
 
 def finding(*operators, detail="it differs"):

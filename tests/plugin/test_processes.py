@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_regional import _processes
-from pytest_regional._limits import RegionalTimeoutError, time_limit
+from pytest_regional._limits import RegionalTimeoutError, cpu_limit, time_limit
 
 SLEEPS = [sys.executable, "-c", "import subprocess; subprocess.run(['sleep', '61'])"]
 
@@ -32,6 +32,23 @@ def test_a_started_process_ends_with_its_children():
     assert before.poll() is None
     before.kill()
     before.wait()
+
+
+BURNS = "import time\nwhile time.process_time() < {}: pass"
+
+
+def test_a_limit_of_processor_time_counts_processes_and_no_clock():
+    with cpu_limit(3.0):
+        for _ in range(7):  # 3.5 s by the clock, in which it computes a little
+            time.sleep(0.45)
+            until = time.process_time() + 0.05
+            while time.process_time() < until:
+                pass
+    with pytest.raises(RegionalTimeoutError, match=r"after 1 seconds of processor time; .* were ended: 1"):
+        with cpu_limit(1.0):
+            subprocess.run([sys.executable, "-c", BURNS.format(60)], check=False)
+    with pytest.raises(RegionalTimeoutError, match="waiting for 1 seconds"), cpu_limit(1.0):
+        time.sleep(60)
 
 
 def test_the_pool_of_inductor_is_kept(tmp_path):

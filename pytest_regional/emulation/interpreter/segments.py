@@ -72,7 +72,7 @@ class Access:
 
 
 class LaunchMemory:
-    """The regions that a launch may touch, until ``deadline`` on the monotonic clock."""
+    """The regions that a launch may touch, until ``deadline`` on the clock of processor time."""
 
     def __init__(self, kernel: str, regions: Sequence[Segment], deadline: float = math.inf) -> None:
         self.kernel = kernel
@@ -86,7 +86,7 @@ class LaunchMemory:
         Raises:
             EmulationTimeoutError: there is none.
         """
-        if self.deadline < math.inf and time.monotonic() > self.deadline:
+        if self.deadline < math.inf and time.process_time() > self.deadline:
             raise EmulationTimeoutError(f"{self.kernel}, program {self.program}: out of time")
 
     def locate(

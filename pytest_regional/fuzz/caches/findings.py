@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, structs
 
+from pytest_regional._processes import cpu_seconds
 from pytest_regional._torch.config import TIMINGS
 from pytest_regional.fuzz.caches.collectives import COLLECTIVES, GROUPS, MESHES
 from pytest_regional.fuzz.caches.model import PROGRAMS, STATES, Key, canonical
@@ -160,12 +160,12 @@ def reduce_sequence(
     sequence: CacheSequence, still_fails: Callable[[CacheSequence], bool], *, seconds: float = 60.0
 ) -> CacheSequence:
     """Return a shorter sequence that ``still_fails``: fewer events, then keys with fewer settings."""
-    end = time.monotonic() + seconds
+    end = cpu_seconds() + seconds
     shorter = True
     while shorter:
         shorter = False
         for candidate in _smaller(sequence):
-            if time.monotonic() > end:
+            if cpu_seconds() > end:
                 return sequence
             if still_fails(candidate):
                 sequence, shorter = candidate, True

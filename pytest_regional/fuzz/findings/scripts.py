@@ -306,7 +306,7 @@ def _program_with(program: Program, backend: str) -> str:
 
 
 #: Seconds that a script gets: an import of torch, a compile or two, on a machine that does other things as well.
-SECONDS = 120.0
+SECONDS = 600.0
 
 
 def shows(script: Path, text: str = "", *, seconds: float = SECONDS) -> bool:

@@ -145,7 +145,9 @@ def code_of(code: GeneratedCode) -> list[str]:
 
 
 THREADS = 4
-_SECONDS = 300.0
+
+#: Threads that have not answered by then wait for each other, also on a busy machine.
+_SECONDS = 1800.0
 
 #: Times that each thread calls what it compiled, while the others do.
 _CALLS = 4

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from pytest_regional._processes import cpu_seconds
 from pytest_regional.fuzz.model.arguments import CONTENT_SOURCES, LAYOUTS, PARTS, TensorInput
 from pytest_regional.fuzz.model.building import Builder, Refused
 from pytest_regional.fuzz.model.evaluation import REFUSALS
@@ -538,10 +538,10 @@ def reduce_program(
     Args:
         program: a program for which ``still_fails`` holds.
         still_fails: whether a program fails in the same way. What it raises is passed on.
-        seconds: no candidate is tried later.
+        seconds: of processor time, after which no candidate is tried.
         attempts: ``still_fails`` is called no more often.
     """
-    search = _Search(still_fails, time.monotonic() + seconds, attempts)
+    search = _Search(still_fails, cpu_seconds() + seconds, attempts)
     return search.fixed_point(program)
 
 
@@ -563,7 +563,7 @@ class _Search:
 
     @property
     def _spent(self) -> bool:
-        return self._attempts <= 0 or time.monotonic() >= self._deadline
+        return self._attempts <= 0 or cpu_seconds() >= self._deadline
 
     def _improve(self, program: Program, edit: Edit) -> Program:
         """Apply ``edit`` as often as it helps."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pytest_regional._errors import RegionalError
+from pytest_regional._processes import cpu_seconds
 from pytest_regional.backends.spec import BackendSpec
 
 Signature = frozenset[str]
@@ -106,7 +106,7 @@ class Experiments:
         """
         if not self.usual:
             raise ValueError("nothing fails, so nothing is to blame")
-        self._started = _cpu_seconds()
+        self._started = cpu_seconds()
         self.most = max(self.most, int(self.seconds)) if self.seconds > _USUAL_SECONDS else self.most
         self.aim_at(self.usual)
 
@@ -135,7 +135,7 @@ class Experiments:
         Raises:
             OutOfTimeError: no more may be made.
         """
-        if self.left <= 0 or _cpu_seconds() - self._started > self.seconds:
+        if self.left <= 0 or cpu_seconds() - self._started > self.seconds:
             raise OutOfTimeError
         began = time.monotonic()
         signature = self.reproduce(change)
@@ -169,12 +169,6 @@ class Experiments:
     def fails(self, change: Change) -> bool:
         """Say whether the same still fails under ``change``."""
         return self.outcome_of(change) == "the same"
-
-
-def _cpu_seconds() -> float:
-    """Return what this process has used, and those that it waited for."""
-    used = os.times()
-    return used.user + used.system + used.children_user + used.children_system
 
 
 def is_exception(signature: Signature) -> bool:

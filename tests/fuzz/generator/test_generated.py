@@ -2,11 +2,14 @@
 
 import math
 import random
+import time
+from datetime import timedelta
 
 import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 
+from pytest_regional import strategies
 from pytest_regional.fuzz.draw import encoding
 from pytest_regional.fuzz.draw.encoding import Options
 from pytest_regional.fuzz.draw.graphs import random_program
@@ -168,3 +171,20 @@ def test_sizes_depend_on_data_only_if_asked(generated):
 def test_unknown_family_lists_the_known():
     with pytest.raises(ValueError, match="pointwise"):
         programs(families=("pointwies",))
+
+
+def test_draws_that_wait_for_a_processor_pass_the_health_checks(monkeypatch):
+    decode = strategies.program_of
+
+    def interrupted(encoded, options):
+        time.sleep(0.3)  # ten of them: three times what Hypothesis allows
+        return decode(encoded, options)
+
+    monkeypatch.setattr(strategies, "program_of", interrupted)
+
+    @settings(max_examples=12, deadline=timedelta(milliseconds=200), suppress_health_check=(), database=None)
+    @given(programs())
+    def holds(program):
+        assert program.steps
+
+    holds()
