@@ -14,16 +14,16 @@ RUN := $(VENV)/bin/python -m
 # Some images set it; an interpreter that compiles torch anew starts in eleven seconds instead of four.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: conformance transformers gpu services test attacks lint types docs reference examples bench coverage detection property check clean
+.PHONY: conformance transformers gpu services test test-all lint types docs reference examples bench coverage detection property check clean
 
 conformance: $(VENV)/installed  ## Run the conformance suites on real models; ends with the conformance table.
 	$(RUN) pytest --regional-backend=$(BACKEND) suites $(WORKERS) $(PYTEST_ARGS)
 
-test: $(VENV)/installed  ## Run the project's own tests.
-	$(RUN) pytest tests $(WORKERS) $(PYTEST_ARGS)
+test: $(VENV)/installed  ## Run the project's own tests, less those marked slow.
+	$(RUN) pytest tests -m "not slow" $(WORKERS) $(PYTEST_ARGS)
 
-attacks: $(VENV)/installed  ## Run all attacks on the package, those that take minutes too.
-	REGIONAL_SLOW_ATTACKS=1 $(RUN) pytest tests/attacks $(WORKERS) $(PYTEST_ARGS)
+test-all: $(VENV)/installed  ## Run all tests of the project, as every night does.
+	$(RUN) pytest tests $(WORKERS) $(PYTEST_ARGS)
 
 transformers: $(VENV)/installed  ## Install transformers, and torchtitan without what it requires, and run the suite of their models and passes.
 	$(RUN) pip install --quiet --disable-pip-version-check -c $(firstword $(wildcard $(VENV)/constraints.txt) constraints.txt) -e ".[transformers]"

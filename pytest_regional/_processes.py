@@ -114,10 +114,12 @@ def cpu_seconds() -> float:
 
 def cpu_seconds_of(number: int) -> float:
     """Return the processor time that a process and all below it have used, with those that they waited for."""
-    ticks = 0
-    for one in with_all_below(number):
+    ticks, waiting = 0, [number]
+    while waiting:
+        one = waiting.pop()
         with contextlib.suppress(OSError):
             ticks += sum(map(int, _fields(_stat(one))[11:15]))
+            waiting.extend(children(one))
     return ticks / os.sysconf("SC_CLK_TCK")
 
 

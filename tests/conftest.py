@@ -6,11 +6,13 @@ And a Redis server for the tests that need one.
 import gc
 import os
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from pytest_regional._processes import cpu_seconds_of
 from pytest_regional._torch.dynamo import guards_untimed
 from pytest_regional._torch.process_state import structured_trace_off
 from pytest_regional.harness.kernel_store import kernels_kept
@@ -23,6 +25,8 @@ settings.register_profile(
 )
 settings.register_profile("full", settings.get_profile("ci"), max_examples=10_000, derandomize=False)
 settings.load_profile("ci")
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def pytest_configure():
@@ -42,7 +46,16 @@ def pytest_configure():
         os.environ[VARIABLE] = str(store)
 
 
+def pytest_itemcollected(item):
+    """Check that a slow test says why, and names one that notices the same faults sooner."""
+    for mark in item.iter_markers("slow"):
+        file, _, name = mark.kwargs["fast"].partition("::")
+        assert mark.args[0], f"{item.nodeid}: slow needs a reason"
+        assert f"def {name.partition('[')[0]}(" in (ROOT / file).read_text(), f"{item.nodeid}: no {mark.kwargs['fast']}"
+
+
 def pytest_sessionstart():
+    _USED[0] = cpu_seconds_of(os.getpid())
     processes.ENVIRONMENT = dict(os.environ)  # all plugins have set theirs, and no test
 
 
@@ -57,6 +70,36 @@ def pytest_runtest_protocol():
     """Keep PyTorch from printing each graph of each compile into pytest's capture of logs, where no test looks."""
     with structured_trace_off():
         return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call):
+    """Note the processor time of each phase, with that of processes that it waited for or that still run."""
+    report = yield
+    used = cpu_seconds_of(os.getpid())
+    report.cpu_seconds = used - _USED[0]
+    _USED[0] = used
+    return report
+
+
+_USED = [0.0]  # by this process, its imports included, when the last phase ended
+_SPENT: Counter[str] = Counter()
+
+
+def pytest_runtest_logreport(report):
+    _SPENT[report.nodeid] += getattr(report, "cpu_seconds", 0.0)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Print what costs most: the ten most expensive tests, and each folder, in seconds of processor time."""
+    if sum(_SPENT.values()) < 60:
+        return
+    folders: Counter[str] = Counter()
+    for test, seconds in _SPENT.items():
+        folders["/".join(test.partition("::")[0].split("/")[:2])] += seconds
+    terminalreporter.section("processor time, in seconds")
+    for name, seconds in (*folders.most_common(), *_SPENT.most_common(10)):
+        terminalreporter.write_line(f"{seconds:8.1f}  {name}")
 
 
 def pytest_unconfigure():

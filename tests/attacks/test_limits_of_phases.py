@@ -121,7 +121,9 @@ _limits.GRACE = 1
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow(
+    "four workers die", fast="tests/plugin/test_xdist.py::test_a_crashing_worker_does_not_lose_the_others_facts"
+)
 def test_a_crash_with_xdist(pytester):
     pytester.makeconftest(SHORT_GRACE)
     for number, (_, fixture) in enumerate(CRASHES.values()):

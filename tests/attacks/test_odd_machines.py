@@ -101,7 +101,9 @@ def test_snow(regional, what):
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": ""}
 
 
-@pytest.mark.slow
+@pytest.mark.slow(
+    "two interpreters in another locale", fast="tests/attacks/test_odd_machines.py::test_every_text_has_its_encoding"
+)
 def test_a_locale_without_utf8(pytester: pytest.Pytester) -> None:
     """Files are UTF-8 all the same, nothing that is printed stops the run, and where PyTorch gives up it says why."""
     (pytester.path / "test_it.py").write_text(FOREIGN, encoding="utf-8")

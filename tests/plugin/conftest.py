@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import pkgutil
 import sys
 import textwrap
 import time
@@ -88,9 +90,18 @@ def downstream(repository, pytester):
 
 @pytest.fixture(scope="package", autouse=True)
 def _torch_stays_imported():
-    """Compile once with each kind of backend, so that nested runs find torch's modules imported."""
+    """Compile once with each kind of backend, so that nested runs find torch's modules imported, and the package's.
+
+    A module that a nested run imports is gone after it, but stays an attribute of its package: the next run would have
+    two classes of one name, of which an ``except`` catches one.
+    """
     import torch
 
+    import pytest_regional
+
+    for module in pkgutil.walk_packages(pytest_regional.__path__, "pytest_regional."):
+        if not module.name.endswith(".__main__"):
+            importlib.import_module(module.name)
     from pytest_regional.testing import regional
 
     for backend in ("reference", "inductor", "aot_eager"):
