@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import pytest
 
+from pytest_regional.bug_report import running
 from pytest_regional.bug_report.running import Changes, ScriptRunner
 
 HEAD = "import os, sys\nimport torch\n"
@@ -23,7 +29,7 @@ torch.testing.assert_close(program(x), program(x))
 
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory):
-    return ScriptRunner(tmp_path_factory.mktemp("scripts"), seconds=100)
+    return ScriptRunner(tmp_path_factory.mktemp("scripts"), seconds=1000)
 
 
 OUTCOMES = """\
@@ -217,7 +223,17 @@ while torch.initial_seed() == 1:
 """
 
 
-def test_a_run_that_hangs_is_the_last_of_its_script(tmp_path):
+def test_a_run_that_hangs_is_the_last_of_its_script(tmp_path, monkeypatch):
+    def until_the_second_hangs(module, arguments, environment, seconds, python):
+        process = subprocess.Popen([sys.executable, "-m", module, *arguments], env=environment)
+        answer = Path(arguments[1])
+        while process.poll() is None and not (answer.exists() and answer.read_text()):
+            time.sleep(0.1)
+        process.kill()
+        process.wait()
+        raise subprocess.TimeoutExpired(module, seconds)
+
+    monkeypatch.setattr(running, "run_interpreter", until_the_second_hangs)
     runner = ScriptRunner(tmp_path, seconds=30)
 
     runs = runner.run_each(HANGS, [Changes(seed=seed) for seed in range(4)])
@@ -228,7 +244,7 @@ def test_a_run_that_hangs_is_the_last_of_its_script(tmp_path):
 
 
 def test_the_search_for_a_culprit_has_its_own_time(tmp_path):
-    (run,) = ScriptRunner(tmp_path, seconds=0.5).run_each(HANGS, [Changes(blame_seconds=60)])
+    (run,) = ScriptRunner(tmp_path, seconds=0.5).run_each(HANGS, [Changes(blame_seconds=600)])
 
     assert run.outcome == "right"
 

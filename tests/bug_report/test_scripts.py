@@ -103,7 +103,7 @@ def test_scripts_begin_with_plain_inputs_and_leave_annotations_to_regional_backe
 
 
 def test_a_backend_of_somebodys_own_is_imported_and_keeps_annotations(tmp_path, monkeypatch, capsys):
-    (tmp_path / "own_backend.py").write_text(
+    (tmp_path / "wrong_backend.py").write_text(
         "def wrong(gm, inputs):\n    return lambda *x: [one + 1 for one in gm(*x)]\n"
     )
     monkeypatch.chdir(tmp_path)
@@ -111,7 +111,7 @@ def test_a_backend_of_somebodys_own_is_imported_and_keeps_annotations(tmp_path, 
     scope = (Region("a", (), ()),)
     program = Program((TensorInput((2, 3)),), (Step("sin", (0,), (), (1,), scope, ()),), (1,), ())
 
-    script = next(one.text for one in scripts_of(program, "value of output", "own_backend:wrong"))
+    script = next(one.text for one in scripts_of(program, "value of output", "wrong_backend:wrong"))
 
     assert "annotate" in script
     with pytest.raises(AssertionError, match="not close"):

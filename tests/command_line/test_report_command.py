@@ -50,6 +50,7 @@ def environments(tmp_path):
     return tmp_path / "environments"
 
 
+@pytest.mark.slow("a script in forty processes", fast="tests/bug_report/test_running.py::test_outcomes")
 def test_a_finding(environments, tmp_path, capsys):
     output = tmp_path / "report.md"
     asked = ["--torch=9.9.9", f"--environments={environments}", "--trace", "--blame-seconds=20"]
@@ -70,6 +71,10 @@ def test_a_finding(environments, tmp_path, capsys):
         assert any(name.endswith(".log") for name in trace.namelist())
 
 
+@pytest.mark.slow(
+    "a test in thirty processes",
+    fast="tests/bug_report/test_failed_test.py::test_of_several_graphs_the_one_that_fails_is_reduced",
+)
 def test_a_test(tmp_path, monkeypatch, capsys):
     (tmp_path / "test_scaled.py").write_text(TEST)
     monkeypatch.chdir(tmp_path)

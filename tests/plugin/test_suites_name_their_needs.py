@@ -25,6 +25,9 @@ def ran(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow(
+    "all suites", fast="tests/plugin/test_suites_name_their_needs.py::test_a_need_that_is_not_named_is_found"
+)
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_on_a_backend_that_gives_what_is_named(folder):
     result = ran("-p", "tests.needs_named", "--regional-backend=tests.needs_named:NAMED", f"suites/{folder}")
