@@ -226,7 +226,7 @@ def test_the_kept_campaigns_are_those_of_the_record():
         for name, run in rediscovery.columns_of([], version).items()
     }
     assert {minutes > 59 for minutes in found.values()} == {True}
-    assert {name for _, name in found} == {"before", "2026-11-27", "2026-11-28"}
+    assert {name for _, name in found} == {"before", "2026-11-27", "2026-11-28", "2026-11-30"}
 
 
 def test_what_was_found_within_a_part_of_the_budget(tmp_path):
