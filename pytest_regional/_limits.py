@@ -262,16 +262,18 @@ def cpu_limit(seconds: float) -> Iterator[None]:
 
     Processes that it started count, and other work on the machine does not. What uses less than a hundredth of a core
     for ``seconds`` of the clock waits for something that does not come, and is interrupted too. Uses ``SIGALRM``, as
-    :func:`time_limit` does, and like that does nothing without it; code of another language is waited for.
+    :func:`time_limit` does, and like that does nothing without it. Where code of another language lets no handler run
+    for four times as long and 30 times :data:`GRACE`, by the clock, the process ends, with the stacks of all threads.
     """
     if not hasattr(signal, "SIGALRM") or threading.current_thread() is not threading.main_thread():
         yield
         return
     before, begun, seen = _processes.descendants(), _processes.cpu_seconds_of(os.getpid()), time.monotonic()
-    last = begun
+    last, longest = begun, 4 * seconds + 30 * GRACE
 
     def look(signum: int, frame: FrameType | None) -> None:
         nonlocal last, seen
+        faulthandler.dump_traceback_later(longest, exit=True, file=2)
         used, now = _processes.cpu_seconds_of(os.getpid()), time.monotonic()
         if used - begun >= seconds:
             raise _ended(f"still running after {seconds:g} seconds of processor time", before, frame)
@@ -281,11 +283,13 @@ def cpu_limit(seconds: float) -> Iterator[None]:
             last, seen = used, now
 
     previous = signal.signal(signal.SIGALRM, look)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
     try:
+        faulthandler.dump_traceback_later(longest, exit=True, file=2)
+        signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+        faulthandler.cancel_dump_traceback_later()
         signal.signal(signal.SIGALRM, previous)
 
 

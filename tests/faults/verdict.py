@@ -11,7 +11,7 @@ from tests.faults.planting import Mutant
 ANY = "*"
 
 #: Exceptions that say that time was up, which proves nothing.
-TIMEOUTS = ("TimeoutError", "RegionalTimeoutError", "TimeoutExpired", "OutOfTime")
+TIMEOUTS = ("TimeoutError", "RegionalTimeoutError", "TimeoutExpired")
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Verdict:
         kill: the alarm that counts.
         others: alarms that do not.
         tried: tests or programs that ran.
-        seconds: wall clock.
+        seconds: of the clock for suites, of processor time for programs.
     """
 
     outcome: str

@@ -91,6 +91,13 @@ def test_code_that_cannot_be_interrupted_ends_its_process_with_the_stacks():
     assert "line 7 in <module>" in done.stderr
 
 
+def test_code_that_cannot_be_interrupted_ends_its_process_under_a_limit_of_processor_time_too():
+    stuck = STUCK.replace("GRACE = 0.5", "GRACE = 0.01").replace("time_limit", "cpu_limit")
+    done = subprocess.run([sys.executable, "-c", stuck], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "Timeout (0:00:01.5" in done.stderr
+
+
 def test_it_has_ten_seconds_more(monkeypatch):
     armed = []
     monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda seconds, **rest: armed.append(seconds))
