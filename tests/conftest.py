@@ -74,15 +74,16 @@ def pytest_runtest_protocol():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(call):
-    """Note the processor time of each phase, with that of processes that it waited for or that still run."""
+    """Note the processor time of a test at its end, when its patches are gone: of this process and all below it."""
     report = yield
-    used = cpu_seconds_of(os.getpid())
-    report.cpu_seconds = used - _USED[0]
-    _USED[0] = used
+    if call.when == "teardown":
+        used = cpu_seconds_of(os.getpid())
+        report.cpu_seconds = used - _USED[0]
+        _USED[0] = used
     return report
 
 
-_USED = [0.0]  # by this process, its imports included, when the last phase ended
+_USED = [0.0]  # by this process, its imports included, when the last test ended
 _SPENT: Counter[str] = Counter()
 
 
