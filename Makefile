@@ -3,6 +3,9 @@
 PYTHON ?= python3
 TORCH ?= 2.13.0
 BACKEND ?= reference
+# The conformance tests marked quick, or with SUITES=all all of them.
+SUITES ?= quick
+CHOSEN = $(if $(filter all,$(SUITES)),,$(if $(filter quick,$(SUITES)),-m quick,$(error SUITES is quick or all, not $(SUITES))))
 PYTEST_ARGS ?=
 # One worker a core, eight at most: each takes a gigabyte, and half of one for the processes that it forks. PYTEST_ARGS=-n0 runs everything in one process.
 WORKERS := -n logical --maxprocesses 8 --dist worksteal
@@ -16,8 +19,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: conformance transformers gpu services test test-all lint types docs reference examples bench coverage detection property check clean
 
-conformance: $(VENV)/installed  ## Run the conformance suites on real models; ends with the conformance table.
-	$(RUN) pytest --regional-backend=$(BACKEND) suites $(WORKERS) $(PYTEST_ARGS)
+conformance: $(VENV)/installed  ## Run the quick tests of the conformance suites; ends with the conformance table. SUITES=all runs all tests.
+	$(RUN) pytest --regional-backend=$(BACKEND) suites $(CHOSEN) $(WORKERS) $(PYTEST_ARGS)
 
 test: $(VENV)/installed  ## Run the project's own tests, less those marked slow.
 	$(RUN) pytest tests -m "not slow" $(WORKERS) $(PYTEST_ARGS)

@@ -6,6 +6,7 @@ import contextlib
 import dis
 import faulthandler
 import hashlib
+import shlex
 import sys
 import time
 import unittest
@@ -406,7 +407,7 @@ class RunHooks:
         """Write the conformance table, and what went wrong with reporting, for which the run fails."""
         found = self._collected.facts
         with self._errors.kept("writing the table"):
-            terminal.write(terminalreporter, found, self._workers.lost)
+            terminal.write(terminalreporter, found, self._workers.lost, _chosen(terminalreporter.config))
         with self._errors.kept("writing the table of fuzzing"):
             terminal.write_fuzzing(terminalreporter, found, self._session.settings.findings, self._began)
         with self._errors.kept("writing annotations"):
@@ -415,6 +416,12 @@ class RunHooks:
             self._errors.write(terminalreporter)
             session = self._pytest_session
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+
+
+def _chosen(config: pytest.Config) -> str:
+    """Return the options that chose tests by mark or name, as one writes them."""
+    given = (("-m", config.option.markexpr), ("-k", config.option.keyword))
+    return " ".join(f"{option} {shlex.quote(value)}" for option, value in given if value)
 
 
 def _warn_of_leaks(item: pytest.Item, regional: Regional) -> None:

@@ -19,11 +19,14 @@ from pytest_regional.report.facts import EXPLAINED, Facts
 _SHOWN = 3
 
 
-def write(reporter: Any, facts: Sequence[Facts], lost_workers: int) -> None:
-    """Write the table with pytest's own terminal writer; nothing when no marked test ran."""
+def write(reporter: Any, facts: Sequence[Facts], lost_workers: int, chosen: str = "") -> None:
+    """Write the table with pytest's own terminal writer; nothing when no marked test ran.
+
+    Its title has ``chosen``, the options that left out tests by mark or name.
+    """
     if not facts:
         return
-    reporter.section("regional conformance", sep="=")
+    reporter.section(f"regional conformance: {chosen}" if chosen else "regional conformance", sep="=")
     columns, rows = rows_of(facts)
     _write_rows(reporter, columns, rows)
     reporter.write_line(totals_of(facts))

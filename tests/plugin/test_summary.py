@@ -48,6 +48,14 @@ def test_nothing_is_said_of_what_did_not_happen(downstream):
     result.stdout.no_fnmatch_line("*mostly because of:")
 
 
+def test_the_title_says_which_tests_were_chosen(downstream):
+    options = ("--regional-backend=aot_eager", "--regional-device=cpu", "-m", "regional_compile", "-k", "not bypass")
+
+    result = downstream(SOURCE, *options)
+
+    result.stdout.fnmatch_lines(["* regional conformance: -m regional_compile -k 'not bypass' *"])
+
+
 FAILING = """
     @pytest.mark.regional_compile
     def test_fails(regional):
