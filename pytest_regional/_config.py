@@ -252,7 +252,7 @@ def _blame(value: str | None, config: pytest.Config) -> str | None:
 
 def _verify(value: str | None, config: pytest.Config) -> float | None:
     from pytest_regional._limits import seconds_of
-    from pytest_regional.harness.devices.verification import missing_solver
+    from pytest_regional.harness.devices.emulated import missing_solver
 
     if not value:
         return None

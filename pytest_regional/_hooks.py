@@ -480,7 +480,7 @@ def _check_end(regional: Regional, *, vacuity: bool) -> None:
 
 def _check_verified(regional: Regional) -> None:
     """Fail a test with a kernel that was refuted; each kernel has a time limit, whatever the test's."""
-    from pytest_regional.harness.devices.verification import KernelRefutedError
+    from pytest_regional.harness.devices.emulated import KernelRefutedError
 
     problem = ""
     try:

@@ -19,7 +19,7 @@ from pytest_regional._errors import RegionalValueError
 from pytest_regional._pass_forms import pass_form
 from pytest_regional._seeds import DEFAULT_SEED
 from pytest_regional._torch.inductor import kernels_not_built
-from pytest_regional.emulation.compile_check.results import DEFAULT_ARCHITECTURES
+from pytest_regional.emulation.compile_check.worker import DEFAULT_ARCHITECTURES
 from pytest_regional.harness.counters import Bound, Counters, at_least, at_most
 from pytest_regional.harness.devices.device import EMULATED, kind_of_device
 from pytest_regional.harness.devices.on_device import device_limit

@@ -18,9 +18,8 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.utils._pytree import tree_leaves
 
-from pytest_regional import BackendSpec, Capabilities, declared, unsupported
+from pytest_regional import BackendSpec, Capabilities, Support, declared, unsupported
 from pytest_regional._stash import TARGET
-from pytest_regional.backends.capabilities import Support
 from tests.splitting_backend import RefusedError
 
 #: What such a backend has; the others it has no part in. A trace loses channels-last strides (of ``roll``, say).

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 #: ``interpret``: everything up to Inductor (Dynamo, AOTAutograd, partitions, passes, the backend's caches); the
 #: subgraphs are interpreted. ``graph``: the same without Dynamo, for the programs whose graph can be written down
 #: (:mod:`pytest_regional.fuzz.graph_capture`). ``aten``: without AOTAutograd, too; the backend's graph pass gets ATen
-#: graphs (:mod:`pytest_regional.fuzz.aten_graphs`). ``emulated``: Triton code for an emulated GPU. ``native``: C++
+#: graphs (:mod:`pytest_regional.fuzz.oracles.aten_run`). ``emulated``: Triton code for an emulated GPU. ``native``: C++
 #: code, or a GPU.
 MODES = ("aten", "graph", "interpret", "emulated", "native")
 

@@ -33,9 +33,8 @@ from pytest_regional.harness.compiling import (
 )
 from pytest_regional.harness.counters import Bound, Counters, Event, bounds_of, check_expectation
 from pytest_regional.harness.devices.device import device_under_test
-from pytest_regional.harness.devices.emulated import check_emulation, emulating
+from pytest_regional.harness.devices.emulated import check_emulation, check_refuted, emulating
 from pytest_regional.harness.devices.on_device import OnDevice
-from pytest_regional.harness.devices.verification import check_refuted
 from pytest_regional.harness.inputs import InputFactories
 from pytest_regional.harness.kernel_store import kernels_kept
 from pytest_regional.harness.observe.trace import TraceListener

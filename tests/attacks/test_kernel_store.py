@@ -13,8 +13,8 @@ import sys
 
 import pytest
 
-from pytest_regional.harness.kernel_store import kernels_kept
-from pytest_regional.harness.kernel_store.files import VARIABLE, KernelFiles, prepared
+from pytest_regional.harness.kernel_store import VARIABLE, KernelFiles, kernels_kept
+from pytest_regional.harness.kernel_store.files import prepared
 
 KEY, OTHER = (hashlib.sha256(name).hexdigest() for name in (b"one", b"other"))
 RIGHT, WRONG = b"what the compiler made", b"what somebody else made"

@@ -6,10 +6,10 @@ import pytest
 from markdown_it import MarkdownIt
 
 from pytest_regional.bug_report.gathering import BugReport
-from pytest_regional.bug_report.github import as_markdown
 from pytest_regional.bug_report.known_issues import Known, KnownIssue
 from pytest_regional.bug_report.running import ScriptRun
 from pytest_regional.bug_report.subjects import Subject
+from pytest_regional.command_line.report import as_markdown
 
 SCRIPT = "import torch\n\nprint('```')\n"
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_regional.reference import ArtifactError
 from pytest_regional.reference.caching import container
-from pytest_regional.reference.caching.container import ArtifactError, WrongKindError, seal, unseal
+from pytest_regional.reference.caching.container import WrongKindError, seal, unseal
 from tests.faults.caching.trials import flipped, refusal
 from tests.faults.caching.writer import MACHINE
 

@@ -9,13 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_regional.reference import ArtifactError
 from pytest_regional.reference.caching import files
-from pytest_regional.reference.caching.container import (
-    ArtifactError,
-    ArtifactNotFoundError,
-    NotAFileError,
-    WrongKindError,
-)
+from pytest_regional.reference.caching.container import ArtifactNotFoundError, NotAFileError, WrongKindError
 from pytest_regional.reference.caching.files import read_artifact, require_private, write_artifact, write_atomically
 
 

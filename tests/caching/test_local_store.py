@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_regional.reference import CacheWarning
 from pytest_regional.reference.caching import container
-from pytest_regional.reference.caching.container import CacheWarning
 from pytest_regional.reference.caching.store import LocalStore, Store, default_folder, open_store
 from tests.faults.caching.trials import flipped
 from tests.faults.caching.writer import MACHINE, payload

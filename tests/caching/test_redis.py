@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_regional.reference import CacheWarning
 from pytest_regional.reference.caching import container, remote
-from pytest_regional.reference.caching.container import CacheWarning
 from pytest_regional.reference.caching.store import LocalStore, Store, open_store
 from tests.faults.caching.writer import MACHINE
 from tests.redis_server import RunningRedis, free_port

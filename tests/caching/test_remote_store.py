@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from pytest_regional.reference import CacheWarning
 from pytest_regional.reference.caching import container, remote
-from pytest_regional.reference.caching.container import KIND, CacheWarning
+from pytest_regional.reference.caching.container import KIND
 from pytest_regional.reference.caching.remote import Link, RemoteStore, open_remote_store, sign
 from pytest_regional.reference.caching.store import LocalStore, Store
 from tests.faults.caching.trials import flipped

@@ -11,7 +11,8 @@ import torch
 import torch._dynamo
 
 import pytest_regional.testing
-from pytest_regional.reference.caching.container import CacheWarning, reset_warnings
+from pytest_regional.reference import CacheWarning
+from pytest_regional.reference.caching.container import reset_warnings
 from tests.caching.test_redis import raw, redis  # noqa: F401 - fixtures
 from tests.reference.artifact_programs import inputs, product, results
 from tests.reference.caches import compiled, outcomes

@@ -9,17 +9,15 @@ import re
 import pytest
 from fenced import ROOT, table
 
-from pytest_regional import _fixtures
+from pytest_regional import BackendSpec, Capabilities, CompileRecord, _fixtures, torch_matches
 from pytest_regional._config import OPTIONS
 from pytest_regional._marks import CompileMark, KnownFailure
 from pytest_regional._torch.patching import COMPILE_STAGES
 from pytest_regional.backends import registry
-from pytest_regional.backends.capabilities import Capabilities, torch_matches
-from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness.counters import COUNTERS
 from pytest_regional.harness.goldens.facts import DEFAULT_FACTS, FACTS
 from pytest_regional.harness.parity.tolerance import LEVELS
-from pytest_regional.harness.record import CompileRecord, GraphRecord, RegionRecord
+from pytest_regional.harness.record import GraphRecord, RegionRecord
 
 
 def first_column(page, heading):

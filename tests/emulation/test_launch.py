@@ -9,7 +9,7 @@ import triton.language as tl
 from torch._inductor.runtime import triton_heuristics
 from torch._inductor.runtime.hints import DeviceProperties
 
-from pytest_regional.emulation.device import EmulationError, MemoryFaultError, UnsupportedByEmulationError
+from pytest_regional.emulation import EmulationError, MemoryFaultError, UnsupportedByEmulationError
 from pytest_regional.emulation.launch import LaunchPlan, launch_inductor_kernel, launch_kernel
 from pytest_regional.emulation.memory import Memory
 

@@ -5,7 +5,7 @@ import gc
 import pytest
 import torch
 
-from pytest_regional.emulation.device import MemoryFaultError
+from pytest_regional.emulation import MemoryFaultError
 from pytest_regional.emulation.memory import Memory
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_regional._errors import RegionalValueError
+from pytest_regional import CompileRecord, Counters
 from pytest_regional.emulation import compile_check as compile_check
 from pytest_regional.emulation.compile_check import CompiledKernel, FailedKernel, KernelSource, compile_kernels
-from pytest_regional.harness.codegen import UnreadableCodeError
-from pytest_regional.harness.codegen.events import CodeLookupError
-from pytest_regional.harness.counters import Counters
+from pytest_regional.harness.codegen import CodeLookupError, UnreadableCodeError
 from pytest_regional.harness.devices.on_device import (
     KernelCompileError,
     KernelReport,
@@ -18,7 +16,8 @@ from pytest_regional.harness.devices.on_device import (
     assert_kernels_compile,
     kernels_of,
 )
-from pytest_regional.harness.record import CompileRecord, GeneratedCode, GeneratedSource
+from pytest_regional.harness.record import GeneratedCode, GeneratedSource
+from pytest_regional.reference.overlap import RegionalValueError
 from tests.harness.codegen.wrapper_files import captured
 
 EXPRESSION, SIZE = "x * 2 + tl.exp(y)", "'BLOCK': 256"

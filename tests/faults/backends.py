@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_regional.backends.spec import BackendSpec
+from pytest_regional import BackendSpec
 from tests.faults.odd import ODD
 from tests.faults.of_backends import FAULTS
 from tests.faults.planting import spec_of

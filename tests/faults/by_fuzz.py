@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pytest_regional import BackendSpec, BadProgramError, Regional
 from pytest_regional._limits import RegionalTimeoutError, cpu_limit
-from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.caches.campaign import run_random_sequences
 from pytest_regional.fuzz.draw.graphs import random_program
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.modes import in_mode
-from pytest_regional.fuzz.oracles import ORACLES, BadProgramError, OracleViolationError, check
-from pytest_regional.harness.regional import Regional, harness
+from pytest_regional.fuzz.oracles import ORACLES, OracleViolationError, check
+from pytest_regional.harness.regional import harness
 from tests.faults.needs import meets
 from tests.faults.planting import Mutant, spec_of
 from tests.faults.verdict import Alarm, Verdict, is_intended_oracle

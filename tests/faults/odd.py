@@ -11,9 +11,9 @@ from typing import Any
 import torch
 import torch.fx
 
+from pytest_regional import Capabilities, Support
 from pytest_regional._torch.fx_graphs import clone_graph
 from pytest_regional.backends import capabilities as c
-from pytest_regional.backends.capabilities import Capabilities, Support
 from tests.faults.planting import Mutant, Patch
 from tests.faults.rewriting import Call, calls, cast, inherited, is_float, modules, ops, value_of
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pytest_regional import BackendSpec, Capabilities
 from pytest_regional.backends import adapters
-from pytest_regional.backends.capabilities import Capabilities
-from pytest_regional.backends.spec import BackendSpec
 
 REFERENCE = "pytest_regional.reference."
 CALLS_FOLDER = "PYTEST_REGIONAL_MUTANT_CALLS"
@@ -189,7 +188,7 @@ class Planted:
 
     def backend(self) -> Callable[..., Any]:
         """Return the Dynamo backend."""
-        from pytest_regional.reference.dynamo_backend import regional
+        from pytest_regional.reference import regional
 
         def compile_planted(gm: Any, example_inputs: Any, **options: Any) -> Any:
             with self.active():
@@ -210,7 +209,7 @@ class Planted:
 
     def graph_pass(self) -> Any:
         """Return the pass that compiles one graph of AOTAutograd's."""
-        from pytest_regional.reference.passes import RegionalInductor
+        from pytest_regional.reference import RegionalInductor
 
         class Planted(RegionalInductor):
             def __call__(this, *args: Any, **kwargs: Any) -> Any:

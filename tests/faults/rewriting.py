@@ -9,9 +9,8 @@ from typing import Any
 import torch
 import torch.fx
 
+from pytest_regional.reference import Partition, PartitionPlan, RegionKey
 from pytest_regional.reference.ordering.whole_regions import OrderedPlan
-from pytest_regional.reference.partition import Partition, PartitionPlan
-from pytest_regional.reference.regions import RegionKey
 from tests.faults.planting import Patch
 
 Keys = dict[torch.fx.Node, RegionKey]

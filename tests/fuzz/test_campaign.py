@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_regional import BadProgramError
 from pytest_regional._torch.vetoes import Application
 from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.campaign import CHECKED_ANYWAY, MANY_HITS, Campaign
@@ -17,7 +18,6 @@ from pytest_regional.fuzz.oracles import OracleViolationError
 from pytest_regional.fuzz.programs import Programs
 from pytest_regional.harness.blame.culprit import Culprit
 from pytest_regional.harness.blame.experiments import Experiment
-from pytest_regional.harness.parity.compare import BadProgramError
 
 
 def chain(*operators, region=None):

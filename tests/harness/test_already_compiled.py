@@ -8,11 +8,9 @@ import threading
 import pytest
 import torch
 
-from pytest_regional import BackendSpec, ParityError, VacuousTestError
+from pytest_regional import BackendSpec, ParityError, TrainingParityError, VacuousTestError
 from pytest_regional._torch import symbol
-from pytest_regional.harness.pre_grad_passes import replacing
-from pytest_regional.harness.training import TrainingParityError
-from pytest_regional.testing import regional
+from pytest_regional.testing import regional, replacing
 
 from .programs import in_region, pair, product
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_regional import BackendSpec, BadProgramError, ParityError
+from pytest_regional import BackendSpec, BadProgramError, ParityError, VacuousTestError
 from pytest_regional.harness.observe.listeners import CompileListener
-from pytest_regional.harness.vacuity import VacuousTestError
 from pytest_regional.testing import regional
 
 from .programs import in_region, pair, product, two_products

@@ -6,12 +6,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pytest_regional import region
+from pytest_regional import BackendSpec, CounterExpectationError, region
 from pytest_regional._cache_keys import Difference, differences, in_words, keep_texts, why_missed
 from pytest_regional._torch import key_details
-from pytest_regional.backends.spec import BackendSpec, CacheKey
+from pytest_regional.backends.spec import CacheKey
 from pytest_regional.harness.cache_keys import NoCacheKeyError, NoGraphError, keys_of
-from pytest_regional.harness.counters import CounterExpectationError
 from pytest_regional.reference import pipeline
 from pytest_regional.testing import regional
 

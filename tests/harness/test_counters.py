@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_regional import CounterExpectationError, UnknownCounterError, at_least, at_most
-from pytest_regional.backends.capabilities import torch_matches
-from pytest_regional.harness.counters import COUNTERS, CounterLog, Counters
+from pytest_regional import CounterExpectationError, Counters, UnknownCounterError, at_least, at_most, torch_matches
+from pytest_regional.harness.counters import COUNTERS, CounterLog
 from pytest_regional.testing import pre_grad_pass, regional
 
 from .programs import pair, product, two_products, unannotated

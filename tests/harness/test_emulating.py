@@ -10,7 +10,8 @@ import pytest
 from pytest_regional.emulation import EmulationError
 from pytest_regional.harness.devices import emulated
 from pytest_regional.harness.devices.emulated import causes
-from pytest_regional.harness.kernel_store.files import OFF, VARIABLE
+from pytest_regional.harness.kernel_store import VARIABLE
+from pytest_regional.harness.kernel_store.files import OFF
 from pytest_regional.testing import regional
 
 

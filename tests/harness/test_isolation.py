@@ -315,7 +315,8 @@ def test_a_precision_that_a_test_left_is_restored_and_reported():
 
 
 def test_a_restart_forgets_warnings():
-    from pytest_regional.reference.caching.container import CacheWarning, warn_once
+    from pytest_regional.reference import CacheWarning
+    from pytest_regional.reference.caching.container import warn_once
 
     with regional(expects_regions=False) as harness:
         for _ in range(2):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_regional import BackendSpec, BadProgramError, ParityError
-from pytest_regional.harness.parity.report import NotRefusedError
+from pytest_regional import BackendSpec, BadProgramError, NotRefusedError, ParityError
 from pytest_regional.testing import regional
 
 

@@ -7,10 +7,9 @@ import functools
 import pytest
 import torch
 
-from pytest_regional import BackendSpec, GraphCapabilities, ParityError
+from pytest_regional import BackendSpec, GraphCapabilities, ParityError, TrainingParityError
 from pytest_regional.harness.parity.execution import execute
 from pytest_regional.harness.parity.fp64_reference import PRECISIONS, rounding_to
-from pytest_regional.harness.training import TrainingParityError
 from pytest_regional.testing import regional
 
 F32 = torch.float32

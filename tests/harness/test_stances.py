@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_regional import CompileForbiddenError
-from pytest_regional.harness.vacuity import FallbackError, VacuousTestError
+from pytest_regional import CompileForbiddenError, FallbackError, VacuousTestError
 from pytest_regional.testing import regional
 
 from .programs import pair, product

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_regional import VacuousTestError, testing
-from pytest_regional.harness.codegen.events import CodeLookupError
+from pytest_regional.harness.codegen import CodeLookupError
 
 from .programs import pair, product
 

@@ -10,11 +10,9 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import pytest_regional.testing
-from pytest_regional.reference import artifacts
+from pytest_regional.reference import CacheWarning, RegionConfigError, artifacts
 from pytest_regional.reference.caching import container
-from pytest_regional.reference.caching.container import CacheWarning
 from pytest_regional.reference.caching.files import write_artifact
-from pytest_regional.reference.regions import RegionConfigError
 from tests.reference.artifact_programs import (
     block,
     conditional,

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch._inductor
 
-from pytest_regional._region import region
+from pytest_regional import region
 from pytest_regional._torch.inductor import compiled_output_strides
 from pytest_regional.reference import regional
 

@@ -16,10 +16,10 @@ from pytest_regional import region, torch_matches
 from pytest_regional._torch import autograd_cache
 from pytest_regional._torch.patching import PatchPoint
 from pytest_regional._torch.thread_state import dispatch_modes
-from pytest_regional.reference import cache_key
-from pytest_regional.reference.artifacts import UnsavableArtifactError, compile_region
+from pytest_regional.reference import CacheWarning, cache_key, compile_region
+from pytest_regional.reference.artifacts import UnsavableArtifactError
 from pytest_regional.reference.caching import outer, program
-from pytest_regional.reference.caching.container import CacheWarning, UnsavableGraphError, dumped, reset_warnings
+from pytest_regional.reference.caching.container import UnsavableGraphError, dumped, reset_warnings
 from tests.reference.caches import compiled, entries, outcomes
 
 

@@ -7,13 +7,12 @@ from torch._inductor.standalone_compile import AOTCompiledArtifact
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 
-from pytest_regional._region import region
+from pytest_regional import region
 from pytest_regional._torch.fx_graphs import called_attributes
 from pytest_regional._torch.inductor import inductor_callable
-from pytest_regional.reference import regional, regional_inductor
+from pytest_regional.reference import plan_partitions, regional, regional_inductor
 from pytest_regional.reference.compile_regions import makes_plain_values
 from pytest_regional.reference.extract import RegionInput, extract_partitions
-from pytest_regional.reference.partition import plan_partitions
 
 
 @region("r")

@@ -16,9 +16,7 @@ import pytest_regional.reference
 from pytest_regional._errors import RegionalRuntimeError
 from pytest_regional._torch import torch_version
 from pytest_regional._torch.operators import preserve_node_ordering
-from pytest_regional.reference.compile_regions import RegionFallbackWarning
-from pytest_regional.reference.regional_inductor import regional_inductor
-from pytest_regional.reference.regions import RegionConfigError
+from pytest_regional.reference import RegionConfigError, RegionFallbackWarning, regional_inductor
 from tests.reference.graphs import InterpretedCompiler, annotate_node, chain
 
 

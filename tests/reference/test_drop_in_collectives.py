@@ -7,7 +7,7 @@ from torch._guards import TracingContext, tracing
 from torch.distributed import _functional_collectives as functional
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from pytest_regional._region import region
+from pytest_regional import region
 from pytest_regional._torch import torch_version
 from pytest_regional._torch.distributed import fake_store
 from pytest_regional.reference import regional_inductor

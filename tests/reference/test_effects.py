@@ -5,8 +5,8 @@ import operator
 import pytest
 import torch
 
+from pytest_regional.reference import plan_partitions
 from pytest_regional.reference.effects import effect_classes, order_edges, written_arguments
-from pytest_regional.reference.partition import plan_partitions
 from tests.reference.graphs import ATEN, annotate_node
 
 #: It draws for its dropout, and is marked as an operator that draws whether it has one or not.

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from pytest_regional._region import region
+from pytest_regional import region
 from pytest_regional._torch.config import backward_lowered_at_once
 from pytest_regional.reference import explain, explain_program, regional
 from tests.reference.graphs import annotate_node, chain, diamond

@@ -10,7 +10,7 @@ from torch._dynamo.exc import BackendCompilerFailed
 from torch._dynamo.utils import counters
 from torch.fx.traceback import annotate
 
-from pytest_regional._region import region
+from pytest_regional import region
 from pytest_regional.reference import (
     RegionAnnotationError,
     RegionCompileError,

@@ -9,9 +9,9 @@ import torch.utils.checkpoint
 from torch.fx.traceback import annotate
 
 from pytest_regional import region
+from pytest_regional.reference import CacheWarning
 from pytest_regional.reference.caching import program as program_module
 from pytest_regional.reference.caching import store
-from pytest_regional.reference.caching.container import CacheWarning
 from pytest_regional.reference.caching.program import load_program
 from tests.reference.caches import compiled, entries, outcomes
 

@@ -7,8 +7,8 @@ import pstats
 import pytest
 import torch
 
+from pytest_regional.reference import plan_partitions
 from pytest_regional.reference.extract import extract_partitions, install_submodules
-from pytest_regional.reference.partition import plan_partitions
 from tests.reference.graphs import ATEN, annotate_node, chain, diamond
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from pytest_regional._torch import torch_version
 from pytest_regional._torch.inductor import torch_region_count
+from pytest_regional.reference import Partition, plan_partitions
 from pytest_regional.reference.extract import extract_partitions, install_submodules
-from pytest_regional.reference.partition import Partition, plan_partitions
 from tests.reference.graphs import ATEN, annotate_node
 
 IDS = (None, "a", "b", "c", "d")

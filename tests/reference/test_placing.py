@@ -2,8 +2,7 @@
 
 import pytest
 
-from pytest_regional.reference import partition, schedule
-from pytest_regional.reference.partition import plan_partitions
+from pytest_regional.reference import partition, plan_partitions, schedule
 from tests.reference.graphs import diamond
 
 

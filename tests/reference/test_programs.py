@@ -2,7 +2,7 @@
 
 import torch
 
-from pytest_regional._region import region
+from pytest_regional import region
 from pytest_regional._torch.fx_graphs import called_attributes
 from tests.reference.backends import Structure
 

@@ -6,7 +6,7 @@ import torch._functorch.config
 import torch._inductor.config
 from torch.utils.checkpoint import checkpoint
 
-from pytest_regional._region import region
+from pytest_regional import region
 from pytest_regional._torch.inductor import interpreting_regions
 from pytest_regional.reference import partitioners, regional
 

@@ -5,13 +5,8 @@ import enum
 import pytest
 import torch
 
-from pytest_regional.reference.regions import (
-    DEFAULT_KEY,
-    RegionAnnotationError,
-    RegionConfigError,
-    read_region_keys,
-    region_key,
-)
+from pytest_regional.reference import RegionAnnotationError, RegionConfigError
+from pytest_regional.reference.regions import DEFAULT_KEY, read_region_keys, region_key
 from tests.reference.graphs import annotate_node, chain
 
 

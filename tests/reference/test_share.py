@@ -8,7 +8,7 @@ import torch._inductor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 
-from pytest_regional._region import region
+from pytest_regional import region
 from pytest_regional.reference import regional, regional_inductor
 
 

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_regional.reference import Partition, plan_partitions
 from pytest_regional.reference.gradients import with_sums_of_gradients
-from pytest_regional.reference.partition import Partition, plan_partitions
 from pytest_regional.reference.regions import read_region_keys
 from tests.reference.graphs import ATEN, annotate_node, diamond
 

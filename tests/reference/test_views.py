@@ -5,9 +5,8 @@ import operator
 import pytest
 import torch
 
-from pytest_regional.reference import explain_program, regional_inductor, split_regions
+from pytest_regional.reference import explain_program, plan_partitions, regional_inductor, split_regions
 from pytest_regional.reference.effects import computes
-from pytest_regional.reference.partition import plan_partitions
 from tests.reference.graphs import ATEN, InterpretedCompiler, annotate_node
 
 

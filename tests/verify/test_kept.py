@@ -12,7 +12,7 @@ import z3
 
 from pytest_regional._torch.triton import jit_key
 from pytest_regional.emulation import GeneratedGraph
-from pytest_regional.harness.kernel_store.files import KernelFiles
+from pytest_regional.harness.kernel_store import KernelFiles
 from pytest_regional.verify import PROVED, REFUTED, UNKNOWN, Outcome, outcomes, verifier, verify_graph
 from pytest_regional.verify.outcomes import MEMORY, RACES, keep, kept
 from pytest_regional.verify.properties import covered, memory_safe, race_free

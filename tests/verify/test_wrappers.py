@@ -14,8 +14,7 @@ import z3
 
 from pytest_regional._torch.tracing import size_expression
 from pytest_regional._torch.triton import grid_of_inductor_kernel
-from pytest_regional.emulation import Emulation, backend
-from pytest_regional.emulation.backend import GeneratedGraph
+from pytest_regional.emulation import Emulation, GeneratedGraph, backend
 from pytest_regional.emulation.launch import launch_inductor_kernel, named_arguments
 from pytest_regional.verify import NotVerifiableError
 from pytest_regional.verify.question import decided

@@ -1,7 +1,7 @@
 """Compile Triton kernels for GPUs that are not here: PTX and cubin by the compilers that the triton wheel brings.
 
-Kernels in, results out, each compiled once. ``results`` says what a kernel became, or why it did not, and names the
-architectures. ``worker`` is the process that compiles, apart from this one, because a bug of the compiler ends it.
+Kernels in, results out, each compiled once, by a ``worker`` process, because a bug of the compiler ends it. ``_child``
+is what it runs.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 
 from pytest_regional._torch import installed_version
-from pytest_regional.emulation.compile_check.results import (
+from pytest_regional.emulation.compile_check.worker import (
     DEFAULT_ARCHITECTURES,
     CompiledKernel,
     FailedKernel,
     KernelSource,
     Target,
+    Worker,
+    shared_worker,
     target_of,
 )
-from pytest_regional.emulation.compile_check.worker import Worker, shared_worker
 
 Results = tuple[CompiledKernel | FailedKernel, ...]
 

@@ -20,9 +20,15 @@ from typing import Any, Generic, TypeVar
 from pytest_regional._torch.vetoes import KINDS, Application, Setting, vetoing
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness.blame.culprit import SAID, Confidence, Culprit, Layer
-from pytest_regional.harness.blame.experiments import Change, Experiments, OutOfTimeError, Signature
+from pytest_regional.harness.blame.experiments import (
+    Change,
+    Experiments,
+    Found,
+    OutOfTimeError,
+    Signature,
+    few_that_fix,
+)
 from pytest_regional.harness.blame.facts import CompileFacts, Difference, first_difference
-from pytest_regional.harness.blame.search import Found, few_that_fix
 from pytest_regional.harness.cache_keys import different
 from pytest_regional.harness.counters import CounterExpectationError
 

@@ -30,9 +30,9 @@ from pytest_regional.harness.graph_passes.recorder import (
     inductor_pass,
     note,
     require_valid,
+    snapshot,
 )
 from pytest_regional.harness.graph_passes.result import PassRun
-from pytest_regional.harness.graph_passes.snapshot import snapshot
 from pytest_regional.harness.parity.check import ParityCheck
 from pytest_regional.harness.parity.compare import ParityError, ParityReport, check_program, compare
 from pytest_regional.harness.parity.execution import execute

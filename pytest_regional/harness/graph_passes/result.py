@@ -15,8 +15,7 @@ from pytest_regional._torch.fx_graphs import attribute, bodies_of
 from pytest_regional._torch.operators import higher_order_operator, operator_types
 from pytest_regional.harness.graph_passes import uuids
 from pytest_regional.harness.graph_passes.forms import GraphAssertionError, GraphPassError, PassUnderTest, Stage
-from pytest_regional.harness.graph_passes.recorder import PassGraphs, Place
-from pytest_regional.harness.graph_passes.snapshot import GraphSnapshot
+from pytest_regional.harness.graph_passes.recorder import GraphSnapshot, PassGraphs, Place
 from pytest_regional.harness.ops import OpError, OpPattern, function_names, method_names, module_names
 
 if TYPE_CHECKING:

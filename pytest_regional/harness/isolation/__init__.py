@@ -2,9 +2,8 @@
 
 Changes that a test leaves are restored and reported. Nothing here deletes a directory; each belongs to its creator.
 
-* ``interpreter``, ``pytorch``: the watched state, one row per setting.
-* ``watched``: the types of rows.
-* ``snapshot``: all rows, before and after a test.
+* ``interpreter``: the watched state of Python, one row per setting; ``watched``: the types of rows.
+* ``snapshot``: the rows of PyTorch, and all rows before and after a test.
 * ``leaks``: caches on disk and on servers, leaked threads and processes. ``messages``: warnings and logging.
 """
 

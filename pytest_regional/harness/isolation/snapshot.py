@@ -6,34 +6,355 @@ import contextlib
 import functools
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
-from pytest_regional._torch import MissingTorchSymbolError
-from pytest_regional.harness.isolation import interpreter, pytorch
-from pytest_regional.harness.isolation.watched import Leak, Watched, changed_alike
+from pytest_regional._torch import (
+    MissingTorchSymbolError,
+    config,
+    distributed,
+    dynamo,
+    process_state,
+    registrations,
+    thread_state,
+)
+from pytest_regional.harness.isolation import interpreter
+from pytest_regional.harness.isolation.watched import (
+    MISSING,
+    Contents,
+    Leak,
+    Patterns,
+    Sets,
+    Settings,
+    State,
+    Watched,
+    anything,
+    changed_alike,
+    imported_modules,
+    is_a_tests,
+    is_patched,
+    same_value,
+    set_attribute,
+    set_entry,
+)
+
+# PyTorch itself writes them while it compiles (2.11 to 2.15), not tests.
+_UNTRACKED_CONFIG = frozenset({f"{config.INDUCTOR}.aot_inductor.output_path"})
+
+
+class _Configuration(Settings):
+    """A configuration module; a setting without a value has its default."""
+
+    def __init__(self, module: str) -> None:
+        super().__init__(
+            f"{module}.",
+            lambda: config.config_state(module),
+            lambda name, value: config.set_config(module, name, value),
+            lambda name: f"{module}.{name}" in _UNTRACKED_CONFIG,
+        )
+
+    def differences(self, before: Mapping[str, Any]) -> Iterator[Leak]:
+        """Yield each setting with another value; a read may set one to its default."""
+        module = self.prefix[:-1]
+        for leak in super().differences(before):
+            default = config.config_default(module, leak.name.removeprefix(self.prefix))
+            was, now = (default if value is MISSING else value for value in (leak.before, leak.after))
+            if not same_value(was, now):
+                yield Leak(leak.name, was, now)
+
+
+def _same_all(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+
+
+def _read(name: str) -> Any:
+    def read() -> Any:
+        import torch
+
+        return getattr(torch, name)()
+
+    return read
+
+
+def _write(name: str) -> Any:
+    def write(value: Any) -> None:
+        import torch
+
+        getattr(torch, name)(value)
+
+    return write
+
+
+def _autocast() -> tuple[Any, ...]:
+    import torch
+
+    torch.autocast_increment_nesting()
+    depth = torch.autocast_decrement_nesting()
+    each = [(torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in _AUTOCAST_DEVICES]
+    return (depth, torch.is_autocast_cache_enabled(), *each)
+
+
+_AUTOCAST_DEVICES = ("cpu", "cuda")
+
+
+def _set_autocast(wanted: tuple[Any, ...]) -> None:
+    import torch
+
+    depth, cached, *each = wanted
+    for device, (enabled, dtype) in zip(_AUTOCAST_DEVICES, each, strict=True):
+        torch.set_autocast_enabled(device, enabled)
+        torch.set_autocast_dtype(device, dtype)
+    torch.set_autocast_cache_enabled(cached)
+    while _autocast()[0] > depth:
+        torch.autocast_decrement_nesting()
+    torch.clear_autocast_cache()
+
+
+def _anomaly() -> tuple[bool, bool]:
+    import torch
+
+    return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+
+
+def _set_anomaly(wanted: tuple[bool, bool]) -> None:
+    import torch
+
+    torch.set_anomaly_enabled(*wanted)
+
+
+def _stop_profiler(wanted: bool) -> None:
+    if not wanted:
+        thread_state.stop_profiler()
+
+
+def _set_default_device(value: Any) -> None:
+    import torch
+
+    torch.set_default_device(None if str(value) == "cpu" else value)
+
+
+def _deterministic() -> tuple[bool, bool, bool]:
+    import torch
+
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.utils.deterministic.fill_uninitialized_memory,
+    )
+
+
+def _set_deterministic(value: tuple[bool, bool, bool]) -> None:
+    import torch
+
+    torch.use_deterministic_algorithms(value[0], warn_only=value[1])
+    torch.utils.deterministic.fill_uninitialized_memory = value[2]
+
+
+def flushes_subnormals() -> bool:
+    """Say whether this thread's floating point arithmetic flushes subnormal numbers to zero.
+
+    Loading a library linked with ``-funsafe-math-optimizations`` by a compiler older than GCC 13 turns this on
+    (https://gcc.gnu.org/gcc-13/changes.html), as for kernels with ``cpp.enable_unsafe_math_opt_flag``.
+    """
+    smallest = sys.float_info.min
+    return smallest / 2 == 0
+
+
+class Precision(NamedTuple):
+    """The precision of float32 products: ``torch.get_float32_matmul_precision``, and that of each backend."""
+
+    everywhere: str
+    cuda: str
+    mkldnn: str
+
+
+def _precision() -> Precision:
+    import torch
+
+    backends = torch.backends
+    try:
+        everywhere = torch.get_float32_matmul_precision()
+    except RuntimeError:  # the backends differ, so there is no single answer
+        everywhere = "differs"
+    return Precision(everywhere, backends.cuda.matmul.fp32_precision, backends.mkldnn.matmul.fp32_precision)
+
+
+def _set_precision(value: Precision) -> None:
+    import torch
+
+    if value.everywhere != "differs":
+        torch.set_float32_matmul_precision(value.everywhere)
+    torch.backends.cuda.matmul.fp32_precision = value.cuda
+    torch.backends.mkldnn.matmul.fp32_precision = value.mkldnn
+
+
+def is_pytorchs_doing(leak: Leak) -> bool:
+    """Say whether PyTorch itself left this change.
+
+    After a precision is restored, it has "ieee" instead of "none", which enters cache keys. Inductor raises the
+    recursion limit to 2,000 when it compiles, and ``torch.distributed`` sets ``sys.excepthook`` (2.13, 2.14).
+    """
+    if leak.name == "sys.excepthook":
+        return str(getattr(leak.after, "__module__", "")).startswith("torch.distributed.")
+    if leak.name == "recursion limit":
+        return bool(leak.after[0] == 2000)
+    before, after = leak.before, leak.after
+    if not isinstance(before, Precision) or not isinstance(after, Precision):
+        return False
+    return before == Precision(*(part if part != "ieee" else "none" for part in after))
+
+
+def _is_a_backend_of_a_test(name: Any, backend: Any, imported: frozenset[str]) -> bool:
+    return is_a_tests(name, backend, imported) and not process_state.is_an_entry_point(name)
+
+
+def _set_backend(holder: dict[Any, Any], name: Any, backend: Any) -> None:
+    set_entry(holder, name, backend)
+    if backend is MISSING:
+        process_state.unregister_backend(name)
+
+
+def _hooks() -> Mapping[str, Any]:
+    return process_state.dictionaries(process_state.HOOKS)
+
+
+def _registries() -> Mapping[str, Any]:
+    found = process_state.dictionaries(process_state.REGISTRIES)
+    return {name: holder for name, holder in found.items() if not name.endswith("_COMPILER_FNS")} | (
+        process_state.decomposition_tables()
+    )
+
+
+def _backends() -> Mapping[str, Any]:
+    found = process_state.dictionaries(process_state.REGISTRIES)
+    return {name: holder for name, holder in found.items() if name.endswith("_COMPILER_FNS")}
+
+
+def _patched() -> Mapping[str, Any]:
+    found = {address: process_state.loaded(address) for address in process_state.PATCHED_HOLDERS}
+    return {address: holder for address, holder in found.items() if holder is not None}
+
+
+class _Kernels(State):
+    """Operator kernels that existed before the test; kernels added by an import, or by torch itself, stay."""
+
+    def __init__(self) -> None:
+        super().__init__("kernels of operators", self._read, self._remove, self._same)
+
+    @staticmethod
+    def _read() -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+        return imported_modules(), process_state.kernels_of_operators(), process_state.operators_of_python()
+
+    @classmethod
+    def _remove(cls, before: Any) -> None:
+        process_state.remove_kernels(cls._added(before, cls._read()))
+
+    @classmethod
+    def _same(cls, before: Any, now: Any) -> bool:
+        return before[1] is now[1] or now[0] is not before[0] or not cls._added(before, now)
+
+    @staticmethod
+    def _added(before: Any, now: Any) -> frozenset[str]:
+        operators = {name.replace("::", "/") for name in now[2] - before[2]}
+        added = [name for name in now[1] - before[1] if name.rpartition("/")[0] not in operators]
+        return frozenset(name for name in added if not registrations.is_torchs_kernel(name))
+
+    def differences(self, before: Any) -> Any:
+        """Yield the added kernels."""
+        now = self._read()
+        if not self._same(before, now):
+            for name in sorted(self._added(before, now)):
+                yield Leak(f"kernel of an operator {name}", "as found", "replaced")
+
+
+#: The current thread's state; restored first, since it affects each call of torch.
+MODES: tuple[Watched, ...] = (
+    State(
+        "Dynamo's frame evaluation",
+        thread_state.eval_frame_callback,
+        thread_state.set_eval_frame_callback,
+        lambda before, now: before is now,
+    ),
+    State("dispatch modes", thread_state.dispatch_modes, thread_state.set_dispatch_modes, _same_all),
+    State("function modes", thread_state.function_modes, thread_state.set_function_modes, _same_all),
+    State("torch function", thread_state.torch_function_state, thread_state.set_torch_function_state),
+    State("functorch transforms", thread_state.functorch_depth, thread_state.set_functorch_depth),
+    State("level of forward gradients", thread_state.forward_level, thread_state.set_forward_level),
+    State("inference mode", _read("is_inference_mode_enabled"), thread_state.set_inference_mode),
+    State("grad mode", _read("is_grad_enabled"), lambda value: _write("set_grad_enabled")(value)),
+    State("autograd's flags", thread_state.gradient_flags, thread_state.set_gradient_flags),
+    State("autocast", _autocast, _set_autocast),
+    State("anomaly mode", _anomaly, _set_anomaly),
+    State(
+        "saved tensor hooks refused",
+        thread_state.saved_tensor_hooks_refused,
+        thread_state.refuse_saved_tensor_hooks,
+    ),
+    State(
+        "saved tensor hooks",
+        thread_state.saved_tensor_hooks,
+        thread_state.set_saved_tensor_hooks,
+        thread_state.same_hooks,
+    ),
+    State("annotation", thread_state.graph_metadata, thread_state.set_graph_metadata),
+)
+
+CONFIGURATION: tuple[Watched, ...] = tuple(map(_Configuration, (*config.CONFIG_MODULES, *config.MORE_CONFIG_MODULES)))
+
+SETTINGS: tuple[Watched, ...] = (
+    State("compiler stance", dynamo.compiler_stance, dynamo.set_compiler_stance),
+    State("default dtype", _read("get_default_dtype"), _write("set_default_dtype")),
+    State("default device", _read("get_default_device"), _set_default_device),
+    State("float32 matmul precision", _precision, _set_precision),
+    State("number of threads", _read("get_num_threads"), _write("set_num_threads")),
+    State("number of threads between operators", _read("get_num_interop_threads"), None),
+    State("deterministic algorithms", _deterministic, _set_deterministic),
+    State("warning always", _read("is_warn_always_enabled"), _write("set_warn_always")),
+    Settings("torch.backends.", process_state.backend_flags, process_state.set_backend_flag),
+    Settings("", process_state.variables, process_state.set_variable),
+)
+
+OTHERS: tuple[Watched, ...] = (
+    State("profiler", thread_state.profiler_runs, _stop_profiler),
+    State("process groups", distributed.process_groups, distributed.destroy_process_groups, _same_all),
+    State("logs chosen by torch._logging", process_state.log_state, process_state.set_log_state),
+    State("flushing of subnormal numbers", flushes_subnormals, _write("set_flush_denormal")),
+    Contents(_patched, is_a_tests, set_attribute, is_patched),
+    Contents(_hooks, anything, set_entry),
+    Contents(_registries, is_a_tests, set_entry),
+    Contents(_backends, _is_a_backend_of_a_test, _set_backend),
+    Sets(process_state.function_ids),
+    Patterns(process_state.patterns),
+    _Kernels(),
+)
+
+#: Restored last: the thread's dispatch keys that remain when all modes are restored.
+LAST: tuple[Watched, ...] = (State("dispatch keys", thread_state.dispatch_keys, thread_state.set_dispatch_keys),)
+
+__all__ = ["CONFIGURATION", "LAST", "MODES", "OTHERS", "SETTINGS", "is_pytorchs_doing"]
+
 
 #: All watched state, in the order of restoring.
 WATCHED: tuple[Watched, ...] = (
     *interpreter.FIRST,
-    *pytorch.MODES,
-    *pytorch.CONFIGURATION,
+    *MODES,
+    *CONFIGURATION,
     *interpreter.INTERPRETER,
-    *pytorch.SETTINGS,
-    *pytorch.OTHERS,
-    *pytorch.LAST,
+    *SETTINGS,
+    *OTHERS,
+    *LAST,
 )
 
 #: State that a backend must restore before it returns from a compile.
 WATCHED_WHILE_COMPILING: tuple[Watched, ...] = (
-    *pytorch.MODES,
-    *pytorch.CONFIGURATION,
+    *MODES,
+    *CONFIGURATION,
     interpreter.ENVIRONMENT,
     interpreter.WORKING_DIRECTORY,
-    *pytorch.SETTINGS,
+    *SETTINGS,
 )
 
 
@@ -59,7 +380,7 @@ class Snapshot:
         """Restore this snapshot's state; return what was changed, restored or not."""
         pairs = zip(self.watched, self.values, strict=True)
         leaks = [leak for each, before in pairs for leak in _restore(each, before)]
-        return tuple(leak for leak in leaks if leak.unrestorable or not pytorch.is_pytorchs_doing(leak))
+        return tuple(leak for leak in leaks if leak.unrestorable or not is_pytorchs_doing(leak))
 
     @contextlib.contextmanager
     def without_imports(self) -> Iterator[None]:

@@ -1,7 +1,7 @@
 """Order edges besides data flow: ``control_deps`` in a graph, through regions, and of whole regions.
 
-Read in this order: ``operator`` (wrapping one node in PyTorch's operator, and back), ``sorting`` (a legal order of the
-graph), ``edges`` (the two public functions, dependency targets, implied edges), ``whole_regions`` (order in
+Read in this order: ``operator`` (wrapping one node in PyTorch's operator, and back), ``edges`` (a legal order of the
+graph, the two public functions, dependency targets, implied edges), ``whole_regions`` (order in
 annotations, and a plan that keeps order), ``carry_over`` (order through Inductor's own trace and passes).
 """
 

@@ -19,8 +19,7 @@ from pytest_regional._errors import RegionalWarning
 from pytest_regional._torch.fx_graphs import bodies_of
 from pytest_regional.reference.effects import Barrier, Edge, launches
 from pytest_regional.reference.gradients import with_sums_of_gradients
-from pytest_regional.reference.ordering.edges import remove_control_deps
-from pytest_regional.reference.ordering.sorting import sort_by
+from pytest_regional.reference.ordering.edges import remove_control_deps, sort_by
 from pytest_regional.reference.partition import PartitionPlan, plan_partitions
 from pytest_regional.reference.regions import RegionKey, freeze, read_region_keys, regions_before
 

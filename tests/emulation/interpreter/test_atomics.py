@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from pytest_regional.emulation.device import MemoryFaultError
+from pytest_regional.emulation import MemoryFaultError
 from pytest_regional.emulation.interpreter import accesses
 from pytest_regional.emulation.launch import launch_kernel
 from pytest_regional.emulation.memory import Memory

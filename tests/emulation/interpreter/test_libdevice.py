@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch._inductor.runtime.triton_helpers import libdevice
 
-from pytest_regional.emulation.device import EmulationError, UnsupportedByEmulationError
+from pytest_regional.emulation import EmulationError, UnsupportedByEmulationError
 from pytest_regional.emulation.interpreter.arithmetic import elementwise
 
 from .launching import run

@@ -9,7 +9,7 @@ import triton.language as tl
 
 from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.triton import kernel_type, semantic_class
-from pytest_regional.emulation.device import EmulationError
+from pytest_regional.emulation import EmulationError
 from pytest_regional.emulation.interpreter import patches
 from pytest_regional.emulation.interpreter.patches import interpreting, patch_table
 

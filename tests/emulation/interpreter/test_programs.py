@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch._inductor.runtime import triton_helpers
 
-from pytest_regional.emulation.device import EmulationError, MemoryFaultError, UnsupportedByEmulationError
+from pytest_regional.emulation import EmulationError, MemoryFaultError, UnsupportedByEmulationError
 from pytest_regional.emulation.interpreter import programs
 from pytest_regional.emulation.interpreter.programs import may_wait, programs_of
 from pytest_regional.emulation.launch import launch_kernel

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_regional.reference import CacheWarning
 from pytest_regional.reference.caching import container
-from pytest_regional.reference.caching.container import CacheWarning
 from pytest_regional.reference.caching.files import remove_abandoned
 from pytest_regional.reference.caching.store import LocalStore
 from tests.faults.caching import trials, writer

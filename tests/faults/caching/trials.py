@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_regional.reference.caching.container import ArtifactError, CacheWarning
+from pytest_regional.reference import ArtifactError, CacheWarning
 from pytest_regional.reference.caching.store import LocalStore
 from tests.faults.caching import writer
 

@@ -5,7 +5,7 @@ import torch
 import triton
 import triton.language as tl
 
-from pytest_regional.emulation.device import (
+from pytest_regional.emulation import (
     EmulationError,
     KernelAssertionError,
     MemoryFaultError,

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.fx
 
-from pytest_regional.reference.partition import plan_partitions
+from pytest_regional.reference import plan_partitions
 from tests.faults.planting import Mutant, Patch
 from tests.faults.rewriting import modules
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch.fx
 
 from pytest_regional._torch.fx_graphs import clone_graph
-from pytest_regional.reference.partition import Partition, PartitionPlan
+from pytest_regional.reference import Partition, PartitionPlan
 from tests.faults.planting import Mutant, Patch
 from tests.faults.rewriting import Keys, dissolved, is_backward, plans, region_keys
 

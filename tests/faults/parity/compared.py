@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_regional.harness.parity.compare import ParityReport, compare
+from pytest_regional import ParityReport
+from pytest_regional.harness.parity.compare import compare
 from pytest_regional.harness.parity.execution import execute
 
 

@@ -134,7 +134,7 @@ def _child(folder: Path) -> dict[str, object]:
     from torch._dynamo.utils import counters
 
     from pytest_regional.harness.kernel_store import kernels_kept
-    from pytest_regional.reference.caching.container import CacheWarning
+    from pytest_regional.reference import CacheWarning
     from tests.reference.artifact_programs import block, inputs, results
 
     with warnings.catch_warnings(record=True) as seen, kernels_kept():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_regional.reference.overlap import motion, program
+from pytest_regional.reference import overlap
+from pytest_regional.reference.overlap import program
 from pytest_regional.reference.overlap.program import OverlapProgram
 from pytest_regional.reference.overlap.reservations import Reservations
 from tests.reference.overlap.graphs import ATEN, BIG, SMALL, Builder, fsdp_chain
@@ -45,13 +46,13 @@ def no_order_of_effects(monkeypatch):
 
 
 def no_order_of_groups(monkeypatch):
-    original = motion._Hoisting._hoist
+    original = overlap._Hoisting._hoist
 
     def hoist(self, collective, lowest):
         self._last_start.clear()
         original(self, collective, lowest)
 
-    monkeypatch.setattr(motion._Hoisting, "_hoist", hoist)
+    monkeypatch.setattr(overlap._Hoisting, "_hoist", hoist)
 
 
 def no_bounds(monkeypatch):
@@ -59,7 +60,7 @@ def no_bounds(monkeypatch):
 
 
 def waits_at_the_end(monkeypatch):
-    monkeypatch.setattr(motion, "_uses", lambda whole: dict.fromkeys(whole.order, len(whole.order) - 1))
+    monkeypatch.setattr(overlap, "_uses", lambda whole: dict.fromkeys(whole.order, len(whole.order) - 1))
 
 
 MUTANTS = [

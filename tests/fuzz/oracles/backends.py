@@ -13,7 +13,7 @@ from pytest_regional._torch.dynamo import aot_autograd
 from pytest_regional._torch.fx_graphs import preserve_node_meta
 from pytest_regional._torch.inductor import artifact_behind
 from pytest_regional.backends.adapters import OUTER_CACHE, PRE_GRAD_PASSES, without
-from pytest_regional.reference.regional_inductor import regional_inductor
+from pytest_regional.reference import regional_inductor
 
 Edit = Callable[[torch.fx.GraphModule], None]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from pytest_regional import BackendLeakError
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.oracles import CheckResult, OracleViolationError, check
-from pytest_regional.harness.vacuity import BackendLeakError
 from pytest_regional.testing import regional
 from tests.fuzz.oracles.backends import faulty
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pytest_regional import BackendSpec, GraphCapabilities
+from pytest_regional import BackendSpec, BadProgramError, GraphCapabilities
 from pytest_regional._torch.dynamo import aot_autograd
 from pytest_regional._torch.tracing import base_of
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Block, Program, Step
-from pytest_regional.fuzz.oracles import ORACLES, BadProgramError, OracleViolationError, check
+from pytest_regional.fuzz.oracles import ORACLES, OracleViolationError, check
 from pytest_regional.fuzz.oracles.aliasing import moved_by_writes
 from pytest_regional.fuzz.oracles.rewrites import KINDS, rewritten
 from pytest_regional.testing import regional

@@ -11,10 +11,9 @@ import torch
 from pytest_regional.fuzz.draw.graphs import random_programs
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.building import check_buildable
-from pytest_regional.fuzz.model.integer_twin import NoTwinError, integer_twin
 from pytest_regional.fuzz.model.program import Block, Program, Step
 from pytest_regional.fuzz.oracles import ORACLES, check
-from pytest_regional.fuzz.oracles.integer_twin import RoundingWatch, Terms, terms_of
+from pytest_regional.fuzz.oracles.integer_twin import NoTwinError, RoundingWatch, Terms, integer_twin, terms_of
 from pytest_regional.testing import regional
 
 from .backends import around_calls, faulty

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_regional.harness.blame.search import few_that_fix
+from pytest_regional.harness.blame.experiments import few_that_fix
 
 
 def asked(guilty):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_regional import at_least, at_most
-from pytest_regional.harness.codegen import CodeAssertionError
-from pytest_regional.harness.ops import OpError
+from pytest_regional import CodeAssertionError, at_least, at_most
+from pytest_regional.harness.codegen import OpError
 
 
 def test_fused(code):

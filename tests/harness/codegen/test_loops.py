@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_regional.harness.codegen import CodeAssertionError, KernelLaunch
-from pytest_regional.reference.ordering import add_control_deps
+from pytest_regional import CodeAssertionError
+from pytest_regional.harness.codegen import KernelLaunch
+from pytest_regional.reference import add_control_deps
 from pytest_regional.testing import regional
 
 

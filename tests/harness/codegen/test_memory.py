@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_regional.harness.codegen import CodeAssertionError, UnknownSizeError
-from pytest_regional.harness.codegen.events import CodeLookupError
+from pytest_regional import CodeAssertionError
+from pytest_regional.harness.codegen import CodeLookupError, OpError, UnknownSizeError, events_of
 from pytest_regional.harness.codegen.memory import peak_of
-from pytest_regional.harness.codegen.reader import events_of
-from pytest_regional.harness.ops import OpError
 from pytest_regional.harness.record import GeneratedCode, GeneratedSource
 
 from .test_events import PARTITIONED

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_regional.harness.codegen import CodeAssertionError
-from pytest_regional.harness.codegen.events import CodeLookupError
+from pytest_regional import CodeAssertionError
+from pytest_regional.harness.codegen import CodeLookupError
 
 
 def test_order_of_launches_and_extern_calls(code):

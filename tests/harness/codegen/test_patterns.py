@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_regional.backends.capabilities import torch_matches
-from pytest_regional.harness.codegen import Op, OpPattern
-from pytest_regional.harness.codegen.events import CodeLookupError
+from pytest_regional import torch_matches
+from pytest_regional.harness.codegen import CodeLookupError, Op, OpError, OpPattern
 from pytest_regional.harness.codegen.operators import matches
-from pytest_regional.harness.ops import OpError
 from pytest_regional.harness.record import GeneratedCode, GeneratedSource
 
 # torch 2.11 forgets in its comments what it merged.

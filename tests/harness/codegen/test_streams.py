@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_regional.harness.codegen import CodeAssertionError, events_of
+from pytest_regional import CodeAssertionError
+from pytest_regional.harness.codegen import events_of
 from pytest_regional.harness.codegen.events import is_ordered
 
 from .wrapper_files import captured

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_regional.harness.codegen import CodeAssertionError, LaunchOrigin, Op, events_of
-from pytest_regional.harness.codegen.events import CodeLookupError
-from pytest_regional.harness.ops import OpError
+from pytest_regional import CodeAssertionError
+from pytest_regional.harness.codegen import CodeLookupError, LaunchOrigin, Op, OpError, events_of
 
 from . import capture_wrappers
 from .wrapper_files import captured

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pytest_regional.harness.goldens.checking import GoldenError, GoldensOfTest
+from pytest_regional import GoldenError, Regional
+from pytest_regional.harness.goldens.checking import GoldensOfTest
 from pytest_regional.harness.goldens.facts import FACTS
 from pytest_regional.harness.goldens.file import GoldenFile
-from pytest_regional.harness.regional import Regional
 
 
 def goldens_at(path: Path, *, update: bool = False) -> GoldensOfTest:

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.fx import Graph, GraphModule
 
+from pytest_regional import torch_matches
 from pytest_regional._torch import inductor as private
 from pytest_regional._torch import symbol
-from pytest_regional.backends.capabilities import torch_matches
 from pytest_regional.harness.graph_passes.forms import GraphPassError
 from pytest_regional.testing import pass_form
 

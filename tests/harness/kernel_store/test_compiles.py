@@ -11,8 +11,7 @@ import torch
 from pytest_regional import region
 from pytest_regional._torch import cpp
 from pytest_regional.harness.counters import COUNTERS
-from pytest_regional.harness.kernel_store import kernels_kept
-from pytest_regional.harness.kernel_store.files import VARIABLE, KernelFiles
+from pytest_regional.harness.kernel_store import VARIABLE, KernelFiles, kernels_kept
 from pytest_regional.testing import regional
 
 

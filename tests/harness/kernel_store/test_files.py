@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from pytest_regional.harness.kernel_store.files import KernelFiles, StoreError, chosen_folder, default_folder, prepared
+from pytest_regional.harness.kernel_store import KernelFiles
+from pytest_regional.harness.kernel_store.files import StoreError, chosen_folder, default_folder, prepared
 
 
 def key_of(number):

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional.harness.kernel_store import kernels_kept
-from pytest_regional.harness.kernel_store.files import VARIABLE
+from pytest_regional.harness.kernel_store import VARIABLE, kernels_kept
 
 pytest.importorskip("triton")
 

@@ -7,7 +7,8 @@ import contextlib
 import torch
 from torch import nn
 
-from pytest_regional.harness.training import TrainingParityError, assert_training_parity
+from pytest_regional import TrainingParityError
+from pytest_regional.harness.training import assert_training_parity
 from pytest_regional.testing import regional
 
 SIZE, HIDDEN, CLASSES, ROWS = 12, 24, 10, 16

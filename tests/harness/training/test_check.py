@@ -9,12 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_regional.harness.training import (
-    BadTrainingError,
-    TrainingParityError,
-    assert_training_parity,
-    train,
-)
+from pytest_regional import TrainingParityError
+from pytest_regional.harness.training import BadTrainingError, assert_training_parity, train
 from pytest_regional.testing import regional
 
 from .programs import CLASSES, ROWS, SIZE, Small, batches, eager, judged

@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 from pytest_regional.harness.parity.tolerance import Errors
-from pytest_regional.harness.training.report import StepReport, TrainingMismatch, TrainingReport
+from pytest_regional.harness.training import StepReport, TrainingMismatch, TrainingReport
 from pytest_regional.report.details import details_of, new_drawer
 from tests.faults.training.test_faults import WrongElement
 

@@ -10,12 +10,11 @@ import torch
 import torch.fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from pytest_regional import BackendSpec, Capabilities
 from pytest_regional._torch.aot_autograd import partition_function
 from pytest_regional._torch.dynamo import aot_autograd
 from pytest_regional._torch.fx_graphs import preserve_node_meta
-from pytest_regional.backends.capabilities import Capabilities
-from pytest_regional.backends.spec import BackendSpec
-from pytest_regional.reference.full_inductor import FullInductor
+from pytest_regional.reference import FullInductor
 from pytest_regional.testing import regional
 
 EAGER_RANDOM = {"fallback_random": True}

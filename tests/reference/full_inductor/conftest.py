@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 
-from pytest_regional.reference.full_inductor import NumericsWarning
+from pytest_regional.reference import NumericsWarning
 
 
 @pytest.fixture(autouse=True)

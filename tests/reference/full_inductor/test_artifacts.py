@@ -7,7 +7,7 @@ import torch
 from torch._dynamo.aot_compile_types import BundledAOTAutogradSerializableCallable
 from torch._functorch.aot_autograd import aot_compile_joint_with_descriptors, aot_export_joint_with_descriptors
 
-from pytest_regional.reference.full_inductor import full_inductor
+from pytest_regional.reference import full_inductor
 from tests.reference.full_inductor.artifact_program import Model, step
 from tests.warm_process import run_module
 

@@ -6,8 +6,8 @@ import torch.distributed as dist
 from torch.distributed import _functional_collectives as functional_collectives
 
 from pytest_regional._torch import torch_version
-from pytest_regional.reference.full_inductor import check_functional, full_inductor, use_functional_collectives
-from pytest_regional.reference.full_inductor.errors import FullInductorError
+from pytest_regional.reference import full_inductor
+from pytest_regional.reference.full_inductor import FullInductorError, check_functional, use_functional_collectives
 from pytest_regional.testing import fake_pg
 from tests.reference.full_inductor.backend import node_named, ops, run, traced
 

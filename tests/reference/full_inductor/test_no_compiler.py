@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from pytest_regional._torch.caches import CodeFile, libraries_at_hand
-from pytest_regional.reference import pipeline
+from pytest_regional.reference import FullInductor, pipeline
 from pytest_regional.reference.caching.store import default_folder
-from pytest_regional.reference.full_inductor import FullInductor
 from tests.warm_process import run_script
 
 LOADED = """

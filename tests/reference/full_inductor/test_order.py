@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pytest_regional.harness.codegen import CodeAssertionError
+from pytest_regional import CodeAssertionError
 from pytest_regional.reference import add_control_deps
 from tests.reference.full_inductor.backend import harness
 

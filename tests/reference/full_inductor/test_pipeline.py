@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from pytest_regional.reference import add_control_deps
-from pytest_regional.reference.full_inductor import FullInductor, full_inductor
+from pytest_regional.reference import FullInductor, add_control_deps, full_inductor
 from pytest_regional.reference.pipeline import PassFailedError, PassOrderError, PassPipeline, compile, graph_pass, load
 
 functional = torch.nn.functional
@@ -79,7 +78,7 @@ def test_a_failure_names_pass_graph_and_node():
 
 
 def test_order_of_an_earlier_pass_holds():
-    from pytest_regional._torch.inductor import kernels_not_built
+    from pytest_regional.testing import kernels_not_built
     from tests.reference.full_inductor.test_pass import code_of
 
     @graph_pass(graphs="inference")

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from pytest_regional.harness.parity.report import ParityError
-from pytest_regional.reference.full_inductor import FullInductor
+from pytest_regional import ParityError
+from pytest_regional.reference import FullInductor
 from tests.reference.full_inductor.backend import Backend, custom_op, harness, ops
 
 functional = torch.nn.functional

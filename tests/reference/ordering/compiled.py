@@ -8,12 +8,10 @@ from typing import Any
 
 import torch.fx
 
+from pytest_regional import BackendSpec, Capabilities
 from pytest_regional._torch.dynamo import aot_autograd
 from pytest_regional._torch.fx_graphs import preserve_node_meta
-from pytest_regional.backends.capabilities import Capabilities
-from pytest_regional.backends.spec import BackendSpec
-from pytest_regional.reference.ordering import add_control_deps
-from pytest_regional.reference.regional_inductor import regional_inductor
+from pytest_regional.reference import add_control_deps, regional_inductor
 from pytest_regional.testing import regional
 
 Asked = Mapping[str, Sequence[str]]

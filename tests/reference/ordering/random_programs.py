@@ -12,8 +12,8 @@ import torch
 import torch.fx
 
 from pytest_regional._torch.codegen import recording_launches
+from pytest_regional.reference import regional_inductor
 from pytest_regional.reference.compile_regions import RegionRequest, compile_with_inductor
-from pytest_regional.reference.regional_inductor import regional_inductor
 
 aten = torch.ops.aten
 SIZE = 8

@@ -8,17 +8,17 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from pytest_regional._region import region
+from pytest_regional import region
 from pytest_regional.reference import (
+    OrderingCycleError,
     RegionAnnotationError,
+    RegionOrderWarning,
     cache_key,
     explain,
     explain_program,
     regional_inductor,
     split_regions,
 )
-from pytest_regional.reference.ordering import OrderingCycleError
-from pytest_regional.reference.ordering.whole_regions import RegionOrderWarning
 from tests.reference.backends import Structure
 from tests.reference.graphs import InterpretedCompiler, annotate_node, diamond
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.fx
 
+from pytest_regional.reference import OrderingError
 from pytest_regional.reference.ordering.carry_over import MARK, Snapshots
-from pytest_regional.reference.ordering.operator import OrderingError
 from tests.reference.ordering.graphs import aten
 
 

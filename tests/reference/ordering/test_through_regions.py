@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_regional._region import region
+from pytest_regional import region
 from tests.reference.ordering.compiled import harness, run_with
 
 

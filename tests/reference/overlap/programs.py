@@ -7,7 +7,7 @@ import contextlib
 import torch.distributed as dist
 
 from pytest_regional._torch.inductor import appended_passes, custom_graph_pass_base
-from pytest_regional.reference.overlap import overlap_collectives
+from pytest_regional.reference import overlap_collectives
 from tests.reference.overlap.graphs import C10D
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_regional.reference.overlap import overlap_collectives
+from pytest_regional.reference import overlap_collectives
 from tests.reference.overlap.graphs import ATEN, BIG, SMALL, Builder, fsdp_chain, names, node
 
 

@@ -9,8 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_regional.reference.ordering import remove_control_deps
-from pytest_regional.reference.overlap import overlap_collectives
+from pytest_regional.reference import overlap_collectives, remove_control_deps
 from tests.reference.overlap.graphs import fsdp_chain
 from tests.reference.overlap.interpreter import run
 from tests.reference.overlap.strategies import programs

@@ -12,12 +12,10 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from pytest_regional import region
 from pytest_regional._torch.fx_graphs import is_backward_node, region_mark
-from pytest_regional.reference import pipeline
-from pytest_regional.reference.ordering import add_control_deps
-from pytest_regional.reference.pass_protocol import PassFailedError, PipelineError
-from pytest_regional.reference.passes import PassMatchWarning, RegionalInductor, annotate_matching, annotate_ops
-from pytest_regional.reference.pipeline import PassPipeline
-from pytest_regional.reference.regions import RegionConfigError, read_region_keys
+from pytest_regional.reference import RegionalInductor, RegionConfigError, add_control_deps, annotate_ops, pipeline
+from pytest_regional.reference.passes import PassMatchWarning, annotate_matching
+from pytest_regional.reference.pipeline import PassFailedError, PassPipeline, PipelineError
+from pytest_regional.reference.regions import read_region_keys
 from pytest_regional.testing import regional
 
 aten = torch.ops.aten

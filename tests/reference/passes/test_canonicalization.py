@@ -10,7 +10,7 @@ from torch.fx.traceback import annotate
 from pytest_regional._torch.fx_graphs import region_mark
 from pytest_regional._torch.operators import control_deps
 from pytest_regional._torch.tracing import new_fake_mode
-from pytest_regional.reference.ordering import add_control_deps
+from pytest_regional.reference import add_control_deps
 from pytest_regional.reference.passes import Canonicalization, canonicalize
 from pytest_regional.reference.pipeline import PassPipeline
 from pytest_regional.reference.pipeline.report import count_ops

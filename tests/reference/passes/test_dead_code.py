@@ -11,7 +11,7 @@ import torch._guards
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pytest_regional._torch.operators import control_deps
-from pytest_regional.reference.ordering import add_control_deps
+from pytest_regional.reference import add_control_deps
 from pytest_regional.reference.passes import DeadCodeElimination, eliminate_dead_code
 from pytest_regional.reference.pipeline import PassPipeline
 from pytest_regional.reference.pipeline.report import count_ops

@@ -8,11 +8,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import annotate
 
 from pytest_regional._torch.operators import control_deps
-from pytest_regional.reference.compile_regions import RegionCompileError, RegionFallbackWarning
-from pytest_regional.reference.pass_protocol import PassFailedError
-from pytest_regional.reference.passes import AddControlDeps, OverlapCollectives, RegionalInductor
-from pytest_regional.reference.pipeline import PassPipeline
-from pytest_regional.reference.regional_inductor import regional_inductor
+from pytest_regional.reference import RegionalInductor, RegionCompileError, RegionFallbackWarning, regional_inductor
+from pytest_regional.reference.passes import AddControlDeps, OverlapCollectives
+from pytest_regional.reference.pipeline import PassFailedError, PassPipeline
 from pytest_regional.testing import fake_pg, regional
 
 aten = torch.ops.aten

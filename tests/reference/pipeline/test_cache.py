@@ -5,9 +5,8 @@ import torch
 
 import pytest_regional.testing
 from pytest_regional import region
-from pytest_regional.reference import pipeline
+from pytest_regional.reference import CacheWarning, pipeline
 from pytest_regional.reference.caching.code import UnstableValueError
-from pytest_regional.reference.caching.container import CacheWarning
 from pytest_regional.reference.caching.store import default_folder
 from pytest_regional.reference.pipeline.compile import key_of
 from pytest_regional.reference.regional_inductor import compile_annotated

@@ -5,8 +5,7 @@ import re
 import pytest
 import torch
 
-from pytest_regional.reference import pipeline
-from pytest_regional.reference.caching.container import ArtifactError
+from pytest_regional.reference import ArtifactError, pipeline
 from tests.reference.pipeline.models import Tied, model_and_inputs
 
 

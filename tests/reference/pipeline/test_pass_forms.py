@@ -16,10 +16,10 @@ from pytest_regional._torch.inductor import (
     inference_aware_pass_base,
     pattern_matcher_pass,
 )
-from pytest_regional.reference import regional_inductor
-from pytest_regional.reference.pass_protocol import FunctionPass, InvalidPassError, Pass, graph_pass
-from pytest_regional.reference.passes import DeadCodeElimination, RegionalInductor
-from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
+from pytest_regional.reference import RegionalInductor, regional_inductor
+from pytest_regional.reference.pass_protocol import FunctionPass
+from pytest_regional.reference.passes import DeadCodeElimination
+from pytest_regional.reference.pipeline import InvalidPassError, Pass, PassPipeline, graph_pass
 from pytest_regional.testing import pass_form, regional
 
 from .pass_examples import aten, block, relu_for_clamp, traced

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from pytest_regional.reference.pass_protocol import InvalidPassError, Pass, PassFailedError, graph_pass
-from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
+from pytest_regional.reference.pipeline import InvalidPassError, Pass, PassFailedError, PassPipeline, graph_pass
 
 from .pass_examples import aten, declared, traced
 

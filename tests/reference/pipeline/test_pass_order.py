@@ -7,9 +7,8 @@ import warnings
 
 import pytest
 
-from pytest_regional._errors import RegionalWarning
-from pytest_regional.reference.pass_protocol import InvalidPassError, PassOrderError, PipelineError
-from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
+from pytest_regional import RegionalWarning
+from pytest_regional.reference.pipeline import InvalidPassError, PassOrderError, PassPipeline, PipelineError
 
 from .pass_examples import declared, note, traced
 

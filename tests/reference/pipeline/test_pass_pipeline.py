@@ -11,8 +11,13 @@ from torch.fx.traceback import preserve_node_meta
 
 from pytest_regional import region
 from pytest_regional._torch.dynamo import restart_exceptions
-from pytest_regional.reference.pass_protocol import PassFailedError, PipelineError, UnknownPassError, graph_pass
-from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
+from pytest_regional.reference.pipeline import (
+    PassFailedError,
+    PassPipeline,
+    PipelineError,
+    UnknownPassError,
+    graph_pass,
+)
 from pytest_regional.testing import pass_form, regional
 
 from .pass_examples import aten, block, declared, note, relu_for_clamp, traced

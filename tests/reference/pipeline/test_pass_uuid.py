@@ -9,10 +9,17 @@ import pickle
 import pytest
 import torch
 
-from pytest_regional.reference.pass_protocol import InvalidPassError, Pass, PassFailedError, PipelineError, graph_pass
 from pytest_regional.reference.pass_uuids import PreGradPassError
-from pytest_regional.reference.pipeline.inductor_pass import as_inductor_pass, kind_of
-from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
+from pytest_regional.reference.pipeline import (
+    InvalidPassError,
+    Pass,
+    PassFailedError,
+    PassPipeline,
+    PipelineError,
+    as_inductor_pass,
+    graph_pass,
+)
+from pytest_regional.reference.pipeline.inductor_pass import kind_of
 from pytest_regional.testing import regional
 from tests.warm_process import run_module
 

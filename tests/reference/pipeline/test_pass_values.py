@@ -10,10 +10,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from pytest_regional import region
 from pytest_regional._torch.dynamo import restart_exceptions
-from pytest_regional.reference import pipeline
-from pytest_regional.reference.pass_protocol import PassFailedError, graph_pass
-from pytest_regional.reference.passes import AddControlDeps, RegionalInductor
-from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
+from pytest_regional.reference import RegionalInductor, pipeline
+from pytest_regional.reference.passes import AddControlDeps
+from pytest_regional.reference.pipeline import PassFailedError, PassPipeline, graph_pass
 
 from .models import step
 from .pass_examples import aten, traced

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from pytest_regional.reference import pipeline
-from pytest_regional.reference.full_inductor import full_inductor, outputs
-from pytest_regional.reference.passes import RegionalInductor
+from pytest_regional.reference import RegionalInductor, full_inductor, pipeline
+from pytest_regional.reference.full_inductor import outputs
 from suites.regions.retained import WAYS, retained_then_again, two_outputs
 
 PASSES = {"none": (), "regional": (RegionalInductor(),), "full": (full_inductor,)}

@@ -4,9 +4,8 @@ import inspect
 
 import torch
 
-from pytest_regional.reference import pipeline
-from pytest_regional.reference.full_inductor import decompose, full_inductor
-from pytest_regional.reference.passes import RegionalInductor
+from pytest_regional.reference import RegionalInductor, full_inductor, pipeline
+from pytest_regional.reference.full_inductor import decompose
 
 aten = torch.ops.aten
 

@@ -7,9 +7,9 @@ import torch
 from torch.fx.passes.regional_inductor import regional_inductor as pytorchs_regional_inductor
 
 import pytest_regional.testing
-from pytest_regional.reference import pipeline
+from pytest_regional.reference import ArtifactError, pipeline
 from pytest_regional.reference.artifacts import UnsavableArtifactError
-from pytest_regional.reference.caching.container import ArtifactError, ArtifactNotFoundError, WrongKindError
+from pytest_regional.reference.caching.container import ArtifactNotFoundError, WrongKindError
 from pytest_regional.reference.regional_inductor import compile_annotated
 from tests.reference.pipeline.models import Tied, assert_same_bits, model_and_inputs, step
 
@@ -110,7 +110,7 @@ def test_damaged_missing_and_foreign_files(folder):
     with pytest.raises(ArtifactError):
         pipeline.load(path, model)
 
-    from pytest_regional.reference.artifacts import compile_program
+    from pytest_regional.reference import compile_program
 
     compile_program(torch.sin, torch.randn(3)).save(folder / "program")
     with pytest.raises(WrongKindError):
