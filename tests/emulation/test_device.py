@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from pytest_regional._errors import RegionalValueError
 from pytest_regional.emulation import PROFILES, profile_named
-from pytest_regional.reference.overlap import RegionalValueError
 
 
 def test_the_gpus_that_users_have_are_described() -> None:

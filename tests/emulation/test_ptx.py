@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_regional import CompileRecord, Counters
+from pytest_regional._errors import RegionalValueError
 from pytest_regional.emulation import compile_check as compile_check
 from pytest_regional.emulation.compile_check import CompiledKernel, FailedKernel, KernelSource, compile_kernels
 from pytest_regional.harness.codegen import CodeLookupError, UnreadableCodeError
@@ -17,7 +18,6 @@ from pytest_regional.harness.devices.on_device import (
     kernels_of,
 )
 from pytest_regional.harness.record import GeneratedCode, GeneratedSource
-from pytest_regional.reference.overlap import RegionalValueError
 from tests.harness.codegen.wrapper_files import captured
 
 EXPRESSION, SIZE = "x * 2 + tl.exp(y)", "'BLOCK': 256"

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from pytest_regional._errors import RegionalValueError
 from pytest_regional._torch.fx_graphs import forget_sources
 from pytest_regional.fuzz.draw.annotations import reannotated, with_other_annotations
 from pytest_regional.fuzz.draw.graphs import random_programs
@@ -18,7 +19,6 @@ from pytest_regional.fuzz.oracles import OracleViolationError, check
 from pytest_regional.fuzz.oracles.aten_run import annotation_of, aten_graph_of, call
 from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.regional import harness
-from pytest_regional.reference.overlap import RegionalValueError
 from pytest_regional.testing import regional
 from tests.faults.of_backends import FAULTS
 from tests.faults.planting import spec_of

@@ -1,7 +1,7 @@
 import pytest
 
+from pytest_regional._errors import RegionalValueError
 from pytest_regional.fuzz.budget import PROFILES, Budget, duration
-from pytest_regional.reference.overlap import RegionalValueError
 
 
 @pytest.mark.parametrize(

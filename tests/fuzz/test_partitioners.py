@@ -9,6 +9,7 @@ import pytest
 
 from pytest_regional import BackendSpec, GraphCapabilities
 from pytest_regional._documents import DocumentError
+from pytest_regional._errors import RegionalValueError
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import PARTITIONERS
 from pytest_regional.fuzz.features import features_of
@@ -21,7 +22,6 @@ from pytest_regional.fuzz.model.program import Program, Step
 from pytest_regional.fuzz.oracles import OracleViolationError, check
 from pytest_regional.fuzz.programs import partitioned
 from pytest_regional.fuzz.shrink.edits import reduce_program
-from pytest_regional.reference.overlap import RegionalValueError
 from pytest_regional.testing import regional
 
 TRAINING = Program((TensorInput((4, 4), requires_grad=True),), (Step("sin", (0,), results=(1,)),), (1,))

@@ -13,6 +13,7 @@ import torch._inductor.config
 
 from pytest_regional import BackendSpec
 from pytest_regional._documents import DocumentError
+from pytest_regional._errors import RegionalValueError
 from pytest_regional._torch.config import config_default, config_module
 from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.campaign import Campaign
@@ -28,7 +29,6 @@ from pytest_regional.fuzz.oracles import OracleViolationError, check
 from pytest_regional.fuzz.programs import Programs
 from pytest_regional.fuzz.settings import BY_NAME, MODULES, SETTINGS, named_settings, settings_applied, settings_of_mode
 from pytest_regional.fuzz.shrink.edits import reduce_program
-from pytest_regional.reference.overlap import RegionalValueError
 from pytest_regional.testing import regional
 
 PLAIN = Program((TensorInput((4,)),), (Step("sin", (0,), results=(1,)),), (1,), training=False)

@@ -9,6 +9,7 @@ import unittest
 import pytest
 import torch
 
+from pytest_regional._errors import RegionalValueError
 from pytest_regional.emulation import PROFILES
 from pytest_regional.harness.devices import requirements
 from pytest_regional.harness.devices.device import device_under_test
@@ -20,7 +21,6 @@ from pytest_regional.harness.devices.requirements import (
     parse_requirement,
     unmet_requirement,
 )
-from pytest_regional.reference.overlap import RegionalValueError
 from pytest_regional.testing import regional
 
 A100 = DeviceFacts("NVIDIA A100", "cuda", (8, 0), 80 << 30)

@@ -10,7 +10,7 @@ import torch
 from torch.fx.traceback import annotate
 
 from pytest_regional import AnnotationError, BackendSpec, BadProgramError, ParityError
-from pytest_regional.reference.overlap import RegionalValueError
+from pytest_regional._errors import RegionalValueError
 from pytest_regional.testing import assert_parity, regional, run, run_pass
 
 from .programs import in_region, pair

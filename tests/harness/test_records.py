@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pytest_regional import torch_matches
+from pytest_regional._errors import RegionalValueError
 from pytest_regional._torch import config
-from pytest_regional.reference.overlap import RegionalValueError
 from pytest_regional.testing import pre_grad_pass, regional
 
 from .programs import in_region, pair, product, two_products

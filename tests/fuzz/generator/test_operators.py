@@ -5,13 +5,13 @@ import itertools
 import pytest
 import torch
 
+from pytest_regional._errors import RegionalValueError
 from pytest_regional.fuzz import Block, Program, ProgramError, Region, Step
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.building import Builder, Refused, check_buildable
 from pytest_regional.fuzz.model.source import DEFINITIONS
 from pytest_regional.fuzz.operators.operator import Picks
 from pytest_regional.fuzz.operators.table import operator_named, operators
-from pytest_regional.reference.overlap import RegionalValueError
 from tests.fuzz.generator.examples import program_with
 
 #: They do something where gradients flow alone.

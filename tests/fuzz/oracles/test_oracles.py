@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from pytest_regional import BackendSpec, BadProgramError, GraphCapabilities, declared, unsupported
+from pytest_regional._errors import RegionalValueError
 from pytest_regional._torch.config import patched_config
 from pytest_regional._torch.dynamo import registered_backend
 from pytest_regional._torch.inductor import artifact_behind
@@ -19,7 +20,6 @@ from pytest_regional.fuzz.model.program import Block, Program, Region, Step
 from pytest_regional.fuzz.oracles import ORACLES, OracleViolationError, caching, check, example_run, reruns
 from pytest_regional.fuzz.oracles.example_run import ExampleRun
 from pytest_regional.reference import compile_regions
-from pytest_regional.reference.overlap import RegionalValueError
 from pytest_regional.testing import regional
 from tests.faults.of_backends import FAULTS
 from tests.faults.planting import spec_of

@@ -7,10 +7,10 @@ import time
 import pytest
 
 from pytest_regional import region
+from pytest_regional._errors import RegionalValueError
 from pytest_regional._torch import compile_phases
 from pytest_regional._torch.compile_phases import PHASES
 from pytest_regional.harness.compile_times.record import CompileTimes
-from pytest_regional.reference.overlap import RegionalValueError
 from pytest_regional.testing import regional
 
 from .programs import plain
