@@ -70,6 +70,7 @@ def check_that_a_change_is_seen(regional, before, after, training):
     torch.testing.assert_close(values, run(annotated(**after), inputs, training))
 
 
+@pytest.mark.quick
 @stale
 @changes()
 def test_inference(regional, before, after):

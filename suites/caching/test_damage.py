@@ -39,6 +39,7 @@ CODE_IS_BELIEVED = pytest.mark.regional_known_failure(
 )
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("damage", [pytest.param(flipped, marks=CODE_IS_BELIEVED), halved, emptied])
 def test_every_file_is_damaged(regional, regional_cache_dir, damage):
     inputs = pair(regional)

@@ -73,5 +73,6 @@ def test_what_it_closes_over_is_used(regional):
         check(regional, outcome, closing(regional.randn(8, 8)), (x,), training=True)
 
 
+@pytest.mark.quick
 def test_inference(regional):
     cold_and_warm(regional, function(), pair(regional))

@@ -16,10 +16,12 @@ pytestmark = pytest.mark.regional_compile(requires=NEEDS, dynamic=False)
 trains = pytest.mark.regional_compile(requires=(*NEEDS, "backward"))
 
 
+@pytest.mark.quick
 def test_inference(regional):
     cold_and_warm(regional, mlp, pair(regional))
 
 
+@pytest.mark.quick
 @trains
 def test_training(regional):
     cold_and_warm(regional, mlp, pair(regional, training=True), training=True)
@@ -34,6 +36,7 @@ def test_gradients_of_some_inputs_alone(regional):
         regional.reset()
 
 
+@pytest.mark.quick
 @pytest.mark.regional_compile(requires=(*NEEDS, "backward", "outer_cache_before_backward"))
 def test_training_is_saved_before_any_backward_ran(regional):
     inputs = pair(regional, training=True)
@@ -91,6 +94,7 @@ def with_constant(x, w):
         return x @ torch.tensor([[1.0, 2.0], [3.0, 4.0]], device=x.device) @ w
 
 
+@pytest.mark.quick
 @pytest.mark.regional_known_failure(
     "torch",
     reason="what it holds besides inputs is lost, or does not compile: docs/findings/constant_in_stored_region.py",
@@ -110,6 +114,7 @@ def test_a_constant_in_a_region(regional):
     cold_and_warm(regional, with_constant, pair(regional, n=2))
 
 
+@pytest.mark.quick
 def test_a_constant_and_a_number_outside_of_regions(regional):
     """What the eager part of a graph holds comes back to the last bit: 0.1 is no number of float16."""
 
@@ -121,6 +126,7 @@ def test_a_constant_and_a_number_outside_of_regions(regional):
     cold_and_warm(regional, program, pair(regional, n=2))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("training", [False, pytest.param(True, marks=trains)], ids=["inference", "training"])
 @pytest.mark.regional_compile(requires=(*NEEDS, "region_ids"), dynamic=False)
 def test_two_regions_of_one_shape(regional, training):
@@ -173,6 +179,7 @@ def test_two_functions_of_one_graph_share_an_entry(regional):
     check(regional, "hit", same, inputs)
 
 
+@pytest.mark.quick
 @pytest.mark.regional_compile(requires=(*NEEDS, "mutation"))
 def test_mutation_and_aliases(regional):
     def mutating(x, w):

@@ -83,6 +83,7 @@ BLOCKED, STALE = known("loaded_trace_blocks_the_next"), known("stored_trace_of_c
 TRAINS = pytest.mark.regional_compile(requires=("precompile", "backward"), dynamic=False, expects_regions=False)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("training", [False, pytest.param(True, marks=TRAINS)])
 def test_the_next_process_traces_nothing(regional, write, training):
     source = write()

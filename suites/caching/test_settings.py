@@ -65,6 +65,7 @@ STATES = [
 ]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_config_misses_while_it_is_set_and_hits_when_it_is_restored(regional, name):
     """A setting that leaks out of its block would be a miss at the end."""

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.regional_compile(requires=NEEDS, dynamic=False)
 symbolic = pytest.mark.regional_compile(requires=(*NEEDS, "dynamic_shapes"), dynamic=True)
 
 
+@pytest.mark.quick
 def test_another_size_misses(regional):
     for n in (8, 6):
         cold_and_warm(regional, mlp, pair(regional, n))
@@ -106,6 +107,7 @@ def first_five(x, w):
         return g.reshape(-1) @ g.reshape(-1)
 
 
+@pytest.mark.quick
 @symbolic
 def test_two_entries_of_one_graph_are_distinguished_by_their_guards(regional):
     for n in (4, 8):

@@ -36,6 +36,7 @@ def twins(x, w):
         return *first, w @ w, g * 2
 
 
+@pytest.mark.quick
 @pytest.mark.regional_compile(requires=("regions", "region_edges"))
 def test_a_region_with_an_edge_is_not_shared_with_one_without(regional):
     inputs = regional.randn(8, 8), regional.randn(8, 8)

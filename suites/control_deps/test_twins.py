@@ -65,6 +65,7 @@ def inlined_behind(x, w):
     return read_before * (w @ w), w - 1
 
 
+@pytest.mark.quick
 @pytest.mark.regional_compile(requires=("region_edges",), dynamic=False)
 def test_such_a_value_of_a_region_is_waited_for(regional):
     """Left alone, all but the product is one kernel behind it; edges are there before the region is compiled."""

@@ -50,6 +50,7 @@ def overlapping(**after):
 ASKED = {"after": ["mlp"]}
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(("after", "order"), [({}, ["comm", "mlp"]), (ASKED, ["mlp", "comm"])], ids=["plain", "after"])
 def test_regions_run_in_the_requested_order(regional, after, order):
     record = regional.run(overlapping(**after), regional.randn(8, 8), regional.randn(8, 8))
@@ -58,6 +59,7 @@ def test_regions_run_in_the_requested_order(regional, after, order):
     assert {(one.name, one.partitions) for one in record.regions} == {("comm", 1), ("mlp", 1)}
 
 
+@pytest.mark.quick
 def test_gradients_run_the_other_way_round(regional):
     x, w = regional.randn(8, 8, requires_grad=True), regional.randn(8, 8, requires_grad=True)
     regional.run(overlapping(**ASKED), x, w)

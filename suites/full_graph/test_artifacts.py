@@ -74,6 +74,7 @@ def test_trained_steps_are_saved_and_trained_elsewhere(regional, tmp_path):
     assert there.counters.region_compiles == 0
 
 
+@pytest.mark.quick
 def test_compiling_in_its_place_is_noticed(regional):
     """That the case above can fail."""
     model, steps = seeded(regional)
@@ -81,6 +82,7 @@ def test_compiling_in_its_place_is_noticed(regional):
         regional.compile(model)(*steps[0])
 
 
+@pytest.mark.quick
 def test_the_artifact_of_another_model_is_refused(regional, tmp_path):
     model, steps = seeded(regional)
     path = tmp_path / "step.bin"

@@ -52,6 +52,7 @@ def train(regional, operation, level):
     return regional.assert_training_parity(model, steps, compiled=compiled, level=level)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("name", SAME)
 def test_every_bit_is_that_of_eager(regional, name):
     train(regional, SAME[name], "bitwise")

@@ -63,6 +63,7 @@ def test_the_report_says_what_came_and_went(regional, model, steps):
         assert row.name in str(report)
 
 
+@pytest.mark.quick
 def test_passes_run_in_declared_order_on_both_graphs(regional, model, steps):
     pipeline, ran = regional.pipeline.ending_with("aot_eager"), []
     last = noting(pipeline, ran, "last", after=("middle", "not there"))
@@ -91,6 +92,7 @@ def impossible(pipeline):
     }
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("case", ["cycle", "requirement", "two terminals", "after the terminal one", "twice"])
 def test_an_impossible_order_is_refused_by_name_before_anything_compiles(regional, model, steps, case):
     pipeline = regional.pipeline

@@ -73,6 +73,7 @@ def code_of_whole_graphs(regional, *passes):
         return regional.observe(compiled, *batches(regional, 1)[0], backward=False).code
 
 
+@pytest.mark.quick
 @quietly
 @pytest.mark.usefixtures("_eight_ranks")
 def test_overlapped_collectives_in_the_code_of_both_graphs(regional):

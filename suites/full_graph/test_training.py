@@ -24,6 +24,7 @@ def test_five_steps_of_llama(regional):
         assert regional.counters["region_compiles"] == 2
 
 
+@pytest.mark.quick
 def test_five_steps_with_a_mixture_of_experts(regional):
     model = moe.MixtureBlock(TINY).to(regional.device)
     assert regional.assert_training_parity(model, moe.batches(regional, TINY)).anchored

@@ -11,6 +11,7 @@ def test_sequences_emulated(regional, regional_fuzz):
     regional_fuzz.run_sequences("emulated")
 
 
+@pytest.mark.quick
 @pytest.mark.regional_compile(requires=("regions",), expects_regions=False)
 def test_sequences_interpreted(regional, regional_fuzz):
     """The same for what a backend stores around its regions, many times as fast."""

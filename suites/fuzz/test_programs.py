@@ -5,6 +5,7 @@ import pytest
 pytestmark = pytest.mark.regional_compile(expects_regions=False)
 
 
+@pytest.mark.quick
 @pytest.mark.regional_compile(requires=("regions", "full_graph"))
 def test_aten(regional, regional_fuzz):
     """Partitions, order and sharing of ATen graphs without capture: many graphs of each program."""

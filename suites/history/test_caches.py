@@ -62,6 +62,7 @@ def empty_backward_is_not_saved(regional):
         raise BugNoticedError("cache", "the second process had no hit")
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("bug", bugs.cases())
 def test_known_bug(regional, bug, record_property):
     assert_as_listed(bug, regional, record_property)

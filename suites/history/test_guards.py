@@ -100,6 +100,7 @@ def integer_in_annotation(regional):
     same_later(regional, program, (x, 1), (x, 2))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("bug", bugs.cases())
 def test_known_bug(regional, bug, record_property):
     assert_as_listed(bug, regional, record_property)

@@ -173,6 +173,7 @@ def condition_writes_what_was_written(regional):
         same("value", compiled, program(regional.zeros(()), regional.zeros(())))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("bug", bugs.cases())
 def test_known_bug(regional, bug, record_property):
     assert_as_listed(bug, regional, record_property)

@@ -52,6 +52,7 @@ def inputs(regional, batch):
     return regional.randn(batch, SIZE), regional.randn(batch, SIZE)
 
 
+@pytest.mark.quick
 def test_inference_parity(regional, chain):
     regional.assert_parity(chain, *inputs(regional, 16))
 
@@ -69,6 +70,7 @@ def test_one_compile_serves_every_batch(regional, chain):
             same_as_eager(batch)
 
 
+@pytest.mark.quick
 @pytest.mark.regional_compile(requires=("custom_ops", "region_ids", "region_counts", "few_partitions"))
 def test_the_custom_operator_divides_two_regions(regional, chain):
     record = regional.run(chain, *inputs(regional, 16))

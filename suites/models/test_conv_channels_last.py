@@ -50,6 +50,7 @@ def test_inference_parity(regional, block):
     regional.assert_parity(block, images(regional))
 
 
+@pytest.mark.quick
 @pytest.mark.regional_compile(requires=("channels_last", "regions", "region_counts", "few_partitions", "backward"))
 def test_the_output_stays_channels_last(regional, block):
     record = regional.run(block, images(regional, requires_grad=True))

@@ -18,11 +18,13 @@ def hidden_states(regional, **options):
     return regional.randn(BATCH, LENGTH, SIZE, **options)
 
 
+@pytest.mark.quick
 @pytest.mark.regional_compile(requires=("backward",))
 def test_training_parity(regional, block):
     regional.assert_parity(block, hidden_states(regional, requires_grad=True))
 
 
+@pytest.mark.quick
 @pytest.mark.regional_compile(requires=("regions", "region_counts", "few_partitions"))
 def test_attention_is_one_region_in_each_graph(regional, block):
     record = regional.run(block, hidden_states(regional, requires_grad=True))

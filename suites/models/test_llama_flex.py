@@ -36,6 +36,7 @@ def test_inference_parity(regional, block):
         regional.assert_parity(block, regional.randn(BATCH, LENGTH, SIZE))
 
 
+@pytest.mark.quick
 @pytest.mark.regional_compile(requires=("flex_attention", "regions", "region_counts"))
 def test_flex_attention_is_the_region(regional, block):
     with torch.no_grad():
@@ -46,6 +47,7 @@ def test_flex_attention_is_the_region(regional, block):
     assert record.counters["region_compiles"] == 1
 
 
+@pytest.mark.quick
 @pytest.mark.regional_compile(requires=("flex_attention", "flex_attention_backward"))
 def test_training_parity(regional, block):
     regional.assert_parity(block, regional.randn(BATCH, LENGTH, SIZE, requires_grad=True))

@@ -10,6 +10,7 @@ from .llama import BATCH, LENGTH, SIZE, LlamaBlock
 KEPT = ("reference", "torch", "inductor")
 
 
+@pytest.mark.quick
 @pytest.mark.regional_compile(requires=("backward",))
 def test_llama_block(regional):
     if regional.backend not in KEPT or regional.device_under_test.name != "cpu":

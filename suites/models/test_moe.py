@@ -48,6 +48,7 @@ def test_training_parity(regional, experts):
     regional.assert_parity(experts, regional.randn(TOKENS, SIZE, requires_grad=True))
 
 
+@pytest.mark.quick
 @pytest.mark.regional_compile(requires=("regions", "region_counts", "few_partitions"))
 def test_dispatch_and_combine_stay_eager(regional, experts):
     record = regional.run(experts, regional.randn(TOKENS, SIZE, requires_grad=True))

@@ -40,6 +40,7 @@ def test_training_parity(regional, tail, dtype):
     regional.assert_parity(tail.to(dtype), regional.randn(ROWS, SIZE, dtype=dtype, requires_grad=True))
 
 
+@pytest.mark.quick
 @pytest.mark.regional_compile(requires=("regions", "region_counts"))
 def test_the_tail_is_fused_into_one_kernel(regional, tail):
     record = regional.run(tail, regional.randn(ROWS, SIZE, requires_grad=True))

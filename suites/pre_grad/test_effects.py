@@ -70,6 +70,7 @@ def many_regions(x, w):
     return x
 
 
+@pytest.mark.quick
 @timings
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 def test_a_pass_runs_once_for_all_regions(regional, pre_grad_pass, timing, training):

@@ -175,6 +175,7 @@ def test_a_misspelt_timing_is_an_error(regional, pre_grad_pass, timing):
         run(regional.compile(program), inputs)
 
 
+@pytest.mark.quick
 @checked
 @pytest.mark.parametrize("timing", ["late", "default"])
 @pytest.mark.parametrize(
@@ -193,6 +194,7 @@ def test_a_uuid_that_identifies_nothing_is_an_error(regional, pre_grad_pass, tim
     assert custom.calls == 0
 
 
+@pytest.mark.quick
 @checked
 def test_a_uuid_that_changes_is_an_error(regional):
     numbers = itertools.count(1)

@@ -26,6 +26,7 @@ def compile_with(regional):
     return compile_with
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("timing", ["late", "default"])
 def test_late_another_uuid_is_another_entry(compile_with, pre_grad_pass, timing):
     compile_with(pre_grad_pass(uuid="v1"), timing, "miss")
@@ -102,6 +103,7 @@ def test_a_pass_replaced_between_two_compiles(regional, pre_grad_pass, timing):
 LISTS = (*NEEDS, "pre_grad_pass_lists")
 
 
+@pytest.mark.quick
 @pytest.mark.regional_compile(requires=LISTS, dynamic=False)
 @pytest.mark.parametrize("sequence", [list, tuple])
 def test_late_the_order_of_a_list_is_in_the_key(compile_with, pre_grad_pass, sequence):
@@ -130,6 +132,7 @@ def test_a_list_with_one_pass_without_a_uuid_runs_early(compile_with, pre_grad_p
     assert a.calls_by_outcome == b.calls_by_outcome == {"miss": 1, "hit": 2, "bypass": 0, "none": 0}
 
 
+@pytest.mark.quick
 @pytest.mark.regional_compile(requires=LISTS, dynamic=False)
 @pytest.mark.parametrize("timing", ["late", "early"])
 def test_passes_of_a_list_run_in_its_order(regional, pre_grad_pass, timing):

@@ -42,6 +42,7 @@ def check(regional, pre_grad_pass, row, kind, training):
         )
 
 
+@pytest.mark.quick
 @kinds
 @rows
 def test_inference(regional, pre_grad_pass, row, kind):

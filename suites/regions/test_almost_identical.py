@@ -83,6 +83,7 @@ def inputs_in_another_order(x):
 PROGRAMS = [numbers, dimensions, dtypes, shapes, strides, results, constants, inputs_in_another_order]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_inference(regional, program):
     regional.assert_parity(program, regional.randn(6, 6))
@@ -109,6 +110,7 @@ def test_other_configs_are_another_compile(regional):
     assert record.counters["region_compiles"] == 2
 
 
+@pytest.mark.quick
 @pytest.mark.regional_compile(requires=("region_ids", "share_identical", "region_counts"))
 def test_regions_that_differ_in_nothing_are_shared(regional):
     """What shows that the programs above come near to being shared."""

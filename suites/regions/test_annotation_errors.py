@@ -33,6 +33,7 @@ def refused(regional, value, named):
     assert regional.counters["region_compiles"] == 0
 
 
+@pytest.mark.quick
 @pytest.mark.regional_compile(requires=("regions", "annotation_checks"))
 @pytest.mark.parametrize(("value", "named"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_is_an_error_that_names_it(regional, value, named):

@@ -12,6 +12,7 @@ def random_state(regional):
     return torch.cuda.get_rng_state() if regional.device.type == "cuda" else torch.get_rng_state()
 
 
+@pytest.mark.quick
 @pytest.mark.regional_known_failure(
     "torch",
     reason="the default partitioner leaves a draw in the backward: docs/findings/dropout_draws_again.py",

@@ -48,6 +48,7 @@ def observed(regional, program, partitioner):
     return record
 
 
+@pytest.mark.quick
 @BOTH
 def test_twins_outside_and_inside_a_region(regional, partitioner):
     record = observed(regional, outside_and_inside, partitioner)

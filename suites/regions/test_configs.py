@@ -36,6 +36,7 @@ def pair(regional, **options):
     return regional.randn(4, 8, **options), regional.randn(8, 8, **options)
 
 
+@pytest.mark.quick
 def test_configs_hold_in_forward_and_backward_and_not_afterwards(regional, seen):
     def program(x, w):
         with in_region("tuned", epilogue_fusion=False):
@@ -64,6 +65,7 @@ def test_two_regions_each_see_their_own_configs_in_both_directions(regional, see
     assert sorted(seen[2:]) == [False, True]
 
 
+@pytest.mark.quick
 def test_all_configs_of_a_region_hold(regional, monkeypatch):
     noted = noting(
         monkeypatch, lambda config: (config.epilogue_fusion, config.max_fusion_size, config.cpp.min_chunk_size)
@@ -88,6 +90,7 @@ def test_a_region_without_configs_is_compiled_with_the_defaults(regional, seen):
     assert seen == [True]
 
 
+@pytest.mark.quick
 @pytest.mark.regional_compile(requires=("region_configs", "distinct_region_configs"))
 @pytest.mark.regional_known_failure(
     "torch",

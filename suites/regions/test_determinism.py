@@ -36,6 +36,7 @@ def independent(x):
     return one + two + three + four
 
 
+@pytest.mark.quick
 def test_independent_regions_run_in_the_same_order_each_time(regional):
     x, orders = regional.randn(4, 8), set()
     for _ in range(8):

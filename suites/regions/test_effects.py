@@ -36,6 +36,7 @@ def written_between_two_parts_of_a_region(x, w):
     return first, second, buffer
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     "program", [mutated_input, mutated_local, written_between_two_parts_of_a_region], ids=lambda p: p.__name__
 )
@@ -62,6 +63,7 @@ def test_a_buffer_mutated_in_a_region(regional):
     assert report.compared == 8
 
 
+@pytest.mark.quick
 @pytest.mark.regional_compile(requires=("rng", "backward"))
 def test_dropout_in_a_region_draws_what_eager_draws(regional):
     def program(x, w):
@@ -84,6 +86,7 @@ def test_draws_keep_their_order_across_borders(regional):
     regional.assert_parity(program, regional.randn(4, 8), regional.randn(8, 8))
 
 
+@pytest.mark.quick
 @pytest.mark.regional_compile(requires=("rng", "backward"), inductor_configs={"fallback_random": True})
 @pytest.mark.regional_known_failure(
     "torch",
@@ -101,6 +104,7 @@ def test_an_unused_dropout_still_draws(regional):
     regional.assert_parity(program, x, w)
 
 
+@pytest.mark.quick
 @pytest.mark.regional_compile(requires=("rng",))
 @pytest.mark.regional_known_failure(
     "torch",
@@ -147,6 +151,7 @@ def result_written_through_a_view(x, w):
     return g.sin(), h
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     "program", [written_late, view_written_late, result_written_through_a_view], ids=lambda p: p.__name__
 )

@@ -50,6 +50,7 @@ def operands(regional, count, **options):
     return (*inputs, regional.randn(8, 8, **options) / 3)
 
 
+@pytest.mark.quick
 @REFUSED
 def test_two_crossed_regions(regional):
     regional.assert_parity(crossed, *operands(regional, 2))
@@ -60,6 +61,7 @@ def test_two_crossed_regions(regional):
         assert sum(r.partitions for r in record.regions) == 3
 
 
+@pytest.mark.quick
 @REFUSED
 def test_two_crossed_regions_train(regional):
     regional.assert_parity(crossed, *operands(regional, 2, requires_grad=True))

@@ -50,6 +50,7 @@ def _forget():
     WATCHED.clear()
 
 
+@pytest.mark.quick
 def test_an_input_of_a_region_is_freed_after_its_last_use(regional):
     def program(x, w):
         first = watch(x, "first")

@@ -53,11 +53,13 @@ def region_in_body_in_region(x, w):
 PROGRAMS = [region_in_body, body_in_region, body_in_and_out_of_a_region, region_in_body_in_region]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_inference(regional, program):
     regional.assert_parity(program, *pair(regional))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_training(regional, program):
     regional.assert_parity(program, *pair(regional, requires_grad=True))
@@ -74,6 +76,7 @@ def test_a_shared_body_is_compiled_once_in_each_direction(regional):
     assert record.counters["region_compiles"] == 2
 
 
+@pytest.mark.quick
 @pytest.mark.regional_compile(requires=("nested_region_options",))
 def test_a_body_with_compilers_of_its_own(regional):
     compiled = []

@@ -15,6 +15,7 @@ def pair(regional, **options):
 
 
 # u outside the region, T inside: each T that waits for a u which waits for a T starts another partition.
+@pytest.mark.quick
 @pytest.mark.parametrize(("pattern", "partitions"), [("uTTTu", 1), ("TTuTT", 2), ("TuTuT", 3), ("TuTuTuT", 4)])
 def test_chains(regional, pattern, partitions):
     record = regional.run(chain(pattern), *pair(regional))
@@ -30,6 +31,7 @@ def test_a_chain_without_region(regional):
     assert record.counters["region_compiles"] == 0
 
 
+@pytest.mark.quick
 @pytest.mark.regional_compile(requires=("regions", "region_counts", "few_partitions"))
 def test_an_independent_node_in_the_middle_does_not_split_a_region(regional):
     def program(x, w):
@@ -56,6 +58,7 @@ def test_two_independent_nodes_of_one_region_are_one_partition(regional):
     assert record.counters["region_compiles"] == 1
 
 
+@pytest.mark.quick
 @pytest.mark.regional_compile(requires=("regions", "region_ids", "region_counts"))
 def test_two_ids_are_two_partitions(regional):
     def program(x, w):
@@ -70,6 +73,7 @@ def test_two_ids_are_two_partitions(regional):
     assert [(r.name, r.partitions) for r in record.regions] == [("one", 1), ("two", 1)]
 
 
+@pytest.mark.quick
 @pytest.mark.regional_compile(requires=("regions", "region_ids", "region_counts"))
 def test_two_adjacent_ids_are_never_in_one_partition(regional):
     def program(x, w):
@@ -83,6 +87,7 @@ def test_two_adjacent_ids_are_never_in_one_partition(regional):
     assert record.counters["region_compiles"] == 2
 
 
+@pytest.mark.quick
 @pytest.mark.regional_compile(requires=("regions", "share_identical", "region_counts"))
 def test_identical_blocks_are_compiled_once_forward_and_once_backward(regional):
     def program(x, *weights):

@@ -44,6 +44,7 @@ REGION_LOSES_THE_FORMAT = loses_the_format("torch", ">=2.11")
 GRAPH_LOSES_THE_FORMAT = loses_the_format("inductor", ">=2.13")
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     "operator",
     [

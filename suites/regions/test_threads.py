@@ -98,6 +98,7 @@ def test_forward_and_backward_compile_in_several_threads(regional):
     assert result.counters["regions"] == 16
 
 
+@pytest.mark.quick
 @pytest.mark.regional_compile(requires=("results_kept",))
 def test_one_compiled_program_is_called_by_several_threads(regional):
     compiled = regional.compile(one)

@@ -31,6 +31,7 @@ def test_sizes_that_no_vector_divides(regional, shape):
     regional.assert_parity(loops, regional.randn(*shape, requires_grad=wants_gradient(regional)))
 
 
+@pytest.mark.quick
 def test_rows_of_a_square_are_not_its_columns(regional):
     regional.assert_parity(loops, regional.randn(6, 6, requires_grad=wants_gradient(regional)))
 
@@ -65,6 +66,7 @@ def sums(x, y):
 PROGRAMS = [arithmetic, comparisons, extremes, rectified, sums]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_nan_infinities_and_negative_zeros(regional, program):
     x = torch.tensor(NONFINITE * 3, device=regional.device)

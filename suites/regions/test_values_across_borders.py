@@ -143,6 +143,7 @@ PROGRAMS = [
 ]
 
 
+@pytest.mark.quick
 @pytest.mark.regional_compile(requires=("results_kept",))
 def test_a_second_call_leaves_the_first_results_as_they_are(regional):
     """What a call returned is the caller's: memory of it is not used again while somebody holds it."""
@@ -160,6 +161,7 @@ def operands(regional):
     return regional.randn(4, 8, requires_grad=gradients), regional.randn(8, 8, requires_grad=gradients)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_parity(regional, program):
     regional.assert_parity(program, *operands(regional))
@@ -207,6 +209,7 @@ def _(one, other):
     return one.new_empty(())
 
 
+@pytest.mark.quick
 @pytest.mark.regional_compile(requires=("custom_ops", "aliasing"))
 def test_a_view_of_an_input_is_no_copy(regional):
     """A region that returns a view of what it was given neither copies nor keeps a second tensor alive."""

@@ -15,12 +15,16 @@ from .table import rows
 
 pytestmark = pytest.mark.regional_compile
 
+#: Few kinds of changes: code, a setting of the regions, a pass, memory.
+QUICK = {"code-edited_line", "passes-region_config", "passes-uuid_of_a_pre_grad_pass", "memory-two_buffers"}
+
 
 def case(row: Change):
     """Return a row as a value for ``pytest.mark.parametrize``."""
     marks = [pytest.mark.regional_compile(requires=row.requires, expects_regions=False)]
     reason = f"PyTorch's cache gives back the old result: docs/findings/{row.finding}.py"
     marks += [pytest.mark.regional_known_failure(backend, reason=reason) for backend in row.stale_on]
+    marks += [pytest.mark.quick] if row.id in QUICK else []
     return pytest.param(row, id=row.id, marks=marks if row.quick else [*marks, pytest.mark.whole_staleness])
 
 

@@ -54,6 +54,7 @@ def test_a_static_cache(regional, case, model):
     decode(regional, model, static_cache(model))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("case", [case for case in DECODERS if case.name == "llama"], ids=lambda case: case.name)
 def test_a_cache_in_a_plain_dict(regional, case, model):
     """Keys and values are entries of a dict, which the program replaces by longer ones."""
