@@ -152,26 +152,45 @@ _PROCESSOR_CHECK = {
 }
 
 
+class _LoadedBeforeError(Exception):
+    """Ends a check whose answer is known."""
+
+
 @contextlib.contextmanager
 def processor_checked_in(folder: Path) -> Iterator[None]:
     """Make Inductor keep its CPU check's builds in ``folder``, and load them from there.
 
     By default they are in the cache directory (2.11 to 2.15), so every process that starts with an empty one builds
     them again: as long as four kernels take. The file name contains a digest of compiler, flags and version of torch.
+    A build that could be loaded is not loaded again, by an interpreter each, where the CPU has the same instructions.
     Generated code and all other caches stay where they are.
     """
     checking = threading.local()
+    instructions = [line for line in described_processor() if line.lower().startswith(("flags", "features"))]
 
     def check(original: Callable[..., bool], *args: Any) -> bool:
-        checking.folder = str(folder)
+        checking.folder, checking.loaded = str(folder), None
         try:
-            return original(*args)
+            works = original(*args)
+        except _LoadedBeforeError:
+            return True
         finally:
             checking.folder = None
+        if works and checking.loaded is not None:
+            with contextlib.suppress(OSError):  # the next process loads it, too
+                checking.loaded.write_text("\n".join(instructions), encoding="utf-8")
+        return works
 
     def write(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         chosen = getattr(checking, "folder", None)
-        return original(*args, **kwargs) if chosen is None else original(*args, **{"specified_dir": chosen, **kwargs})
+        if chosen is None:
+            return original(*args, **kwargs)
+        key, path = original(*args, **{"specified_dir": chosen, **kwargs})
+        checking.loaded = Path(f"{path}.loaded")
+        with contextlib.suppress(OSError):
+            if instructions and checking.loaded.read_text(encoding="utf-8") == "\n".join(instructions):
+                raise _LoadedBeforeError
+        return key, path
 
     def locks(original: Callable[[], str]) -> str:
         chosen = getattr(checking, "folder", None)

@@ -171,6 +171,9 @@ def test_leaves_a_process_and_dies(regional):
 """
 
 
+@pytest.mark.slow(
+    "starts runs with two workers, which import torch", fast="test_a_forked_process_that_comes_back_is_no_second_pytest"
+)
 def test_a_forked_process_that_stays_does_not_hide_the_death_of_its_worker(tmp_path):
     run = ended_by(tmp_path, "pass\n" + STAYS, "-n1")
     # It is still there, so nothing waited for it.

@@ -76,6 +76,10 @@ def test_last():
 """
 
 
+@pytest.mark.slow(
+    "starts runs with two workers, which import torch",
+    fast="test_a_worker_leaves_a_note_that_the_controller_reads_once",
+)
 def test_real_workers(pytester):
     pytester.makepyfile(test_it=TESTS)
     options = ("-p", "no:randomly", "-p", "no:cacheprovider", "-n1", "--regional-backend=aot_eager")

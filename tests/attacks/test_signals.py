@@ -151,6 +151,7 @@ def server():
 """
 
 
+@pytest.mark.slow("the run has an end of seconds", fast="test_a_signal_while_reports_are_written")
 def test_the_end_of_the_run_takes_as_long_as_it_takes(tmp_path):
     imports = "import os, signal, time, pytest\n"
     run = signalled(tmp_path, "SIGTERM", "-n2", conftest=imports + LONG_TEARDOWN)

@@ -90,6 +90,10 @@ def wait(condition):
     assert condition()
 
 
+@pytest.mark.slow(
+    "kills and restarts a campaign of two processes",
+    fast="tests/fuzz/test_shards.py::test_kills_lose_nothing_but_the_program_in_progress",
+)
 def test_a_campaign_that_is_killed_goes_on_and_finds_each_thing_once(tmp_path):
     (tmp_path / "tmp").mkdir()
     (tmp_path / "own_backend.py").write_text(BACKEND)

@@ -136,6 +136,7 @@ def test_an_invalid_workflow_is_noticed():
         check(broken, published(GITHUB_WORKFLOW))
 
 
+@pytest.mark.slow("runs the workflow of the page", fast="test_the_gitlab_job_is_valid_and_writes_what_it_uploads")
 def test_the_workflow_shows_failures_on_the_page_and_writes_what_it_uploads(repository, tmp_path):
     path = repository / ".github" / "workflows" / "regional.yml"
     path.parent.mkdir(parents=True)

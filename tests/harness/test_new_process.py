@@ -108,6 +108,7 @@ def compile_and_tell_where(regional):
     return os.environ["TORCHINDUCTOR_CACHE_DIR"], os.environ["TRITON_CACHE_DIR"]
 
 
+@pytest.mark.slow("starts processes that compile", fast="test_cold_then_warm")
 def test_a_moved_cache_is_read_where_the_test_says(tmp_path, monkeypatch):
     """As it is when a cache was made in one directory and baked into an image at another."""
     with regional("reference") as r:

@@ -106,6 +106,9 @@ def test_a_summary_that_cannot_be_written_fails_the_run_and_says_why(in_a_job, p
     assert any(re.fullmatch(r"--regional-report: .*/summary.md could not be written: No such file.*", x) for x in lines)
 
 
+@pytest.mark.slow(
+    "fuzzes in a process", fast="tests/report/test_code_quality.py::test_each_issue_is_another_and_stays_the_same"
+)
 def test_findings_are_known_by_their_oracle(repository, pytester):
     from .conftest import in_a_process
     from .test_option_fuzz import BREAKS

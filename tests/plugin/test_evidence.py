@@ -82,6 +82,10 @@ def test_of_an_earlier_run_nothing_is_mixed_in(downstream, pytester):
     assert (pytester.path / "kept" / "mine.txt").exists()
 
 
+@pytest.mark.slow(
+    "starts runs with two workers, which import torch",
+    fast="tests/plugin/test_xdist.py::test_a_crashing_worker_does_not_lose_the_others_facts",
+)
 def test_a_test_that_takes_its_worker_with_it_leaves_its_trace(repository, pytester):
     repository(SOURCE.replace('assert not "wrong"', "os.kill(os.getpid(), 9)"))
     in_a_process(pytester, *RUN, "-n1", "-p", "no:randomly").assert_outcomes(passed=1, failed=2)

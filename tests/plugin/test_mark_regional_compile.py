@@ -64,6 +64,9 @@ WRONG_AND_RIGHT = """
 """
 
 
+@pytest.mark.slow(
+    "starts runs with two workers, which import torch", fast="test_an_unexpected_error_in_a_mark_names_the_test"
+)
 def test_with_workers_a_wrong_mark_is_an_error_of_its_test_alone(downstream):
     result = downstream(WRONG_AND_RIGHT, "--regional-backend=aot_eager", "-n2", subprocess=True)
     result.assert_outcomes(passed=1, errors=2)

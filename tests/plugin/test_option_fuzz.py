@@ -64,6 +64,7 @@ def test_a_number_of_programs(downstream):
     )
 
 
+@pytest.mark.slow("starts runs with two workers, which import torch", fast="test_one_process_has_one_shard")
 @pytest.mark.parametrize(("budget", "shared"), [("5", True), ("1s", False)])
 def test_shards_share_a_number_of_programs(downstream, pytester, budget, shared):
     """Of a number of programs two workers check the odd and the even ones of one seed; in a time each draws its own."""
@@ -295,6 +296,10 @@ CAMPAIGN = """
 """
 
 
+@pytest.mark.slow(
+    "draws some hundred programs, in two runs",
+    fast="tests/fuzz/test_claims_in_campaigns.py::test_programs_of_a_draw_that_need_what_is_disclaimed_are_skipped",
+)
 def test_a_backend_that_claims_nothing_is_given_nothing_else_and_an_audit_gives_it_everything(downstream):
     options = {"backend": "tests.splitting_backend:BARE"}
     # With some seeds there are programs that PyTorch's split_module, which this backend uses, does not compile.

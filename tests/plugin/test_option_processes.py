@@ -77,6 +77,10 @@ def test_forked(downstream, pytester):
     assert tests[1]["new_processes"] == asked
 
 
+@pytest.mark.slow(
+    "starts two servers, which import torch",
+    fast="tests/harness/test_fork_server.py::test_hashes_are_those_of_the_server",
+)
 def test_two_servers_have_two_hash_seeds(downstream, pytester):
     pytester.makeini("[pytest]\nregional_processes = forkserver:2\n")
     result = downstream(TEST, "--regional-backend=torch", "-rP", subprocess=True)
@@ -84,6 +88,9 @@ def test_two_servers_have_two_hash_seeds(downstream, pytester):
     result.stdout.fnmatch_lines(["one server False one seed False", "new processes: 2 forked from a server"])
 
 
+@pytest.mark.slow(
+    "starts interpreters, which import torch", fast="tests/harness/test_new_process.py::test_an_interpreter_of_its_own"
+)
 def test_interpreters_are_the_default(downstream):
     result = downstream(TEST, "--regional-backend=torch", "-rP", subprocess=True)
     result.assert_outcomes(passed=1)
@@ -91,6 +98,10 @@ def test_interpreters_are_the_default(downstream):
     result.stdout.no_fnmatch_line("new processes:*")
 
 
+@pytest.mark.slow(
+    "starts two servers, which import torch",
+    fast="tests/harness/test_fork_server.py::test_a_server_that_was_killed_forks_no_more",
+)
 def test_a_server_that_a_test_kills(downstream):
     result = downstream(
         TEST + KILLS,
@@ -109,6 +120,10 @@ def test_a_server_that_a_test_kills(downstream):
     )
 
 
+@pytest.mark.slow(
+    "starts a server, which imports torch",
+    fast="tests/harness/test_fork_server.py::test_a_limit_on_time_ends_the_processes_and_not_the_server",
+)
 def test_a_limit_counts_no_start_of_a_server(downstream):
     """And what hangs shows where it is."""
     result = downstream(
@@ -130,6 +145,7 @@ def test_a_limit_counts_no_start_of_a_server(downstream):
     result.stdout.fnmatch_lines(["new processes: 1 forked from a server"])
 
 
+@pytest.mark.slow("starts runs with two workers, which import torch", fast="test_forked")
 def test_workers_have_servers_of_their_own(downstream):
     result = downstream(
         TEST + TEST.replace("test_two", "test_more"),

@@ -124,6 +124,9 @@ KILLED = """
 """
 
 
+@pytest.mark.slow(
+    "starts runs with two workers, which import torch", fast="test_a_run_that_ends_in_a_test_writes_nothing"
+)
 def test_a_worker_that_is_killed_takes_no_golden_along(downstream, written, pytester):
     """Of the test that took it along the old golden stays; what other tests wrote is there."""
     before = GoldenFile.read(written)
@@ -181,6 +184,7 @@ def test_the_report_lists_goldens(downstream, goldens, pytester):
     assert states(pytester) == {ALL[0]: "unused"}
 
 
+@pytest.mark.slow("starts runs with two workers, which import torch", fast="test_workers_lose_nothing")
 def test_the_report_of_workers_lists_goldens(downstream, written, pytester):
     changed = SOURCE.replace("pair(regional, n)", "pair(regional, n + n % 2)")
     downstream(changed, *ON, REPORT, "-n2", subprocess=True).assert_outcomes(passed=2, failed=1)
@@ -276,6 +280,9 @@ def test_where_tests_are_left_out_nothing_is_unused(downstream, goldens, pyteste
     assert goldens.read_bytes() == before
 
 
+@pytest.mark.slow(
+    "starts runs with two workers, which import torch", fast="test_where_tests_are_left_out_nothing_is_unused"
+)
 @pytest.mark.parametrize("options", [("--lf",), ("-x",)])
 def test_where_not_all_tests_ran_nothing_is_unused(downstream, repository, written, pytester, options):
     repository("@pytest.mark.regional_compile\ndef test_fails(regional): assert False\n" + textwrap.dedent(GONE))
@@ -365,6 +372,7 @@ CLASSES = """
 """
 
 
+@pytest.mark.slow("starts runs with two workers, which import torch", fast="test_goldens_of_other_backends_stay")
 def test_names_hold_neither_backend_nor_group(downstream, goldens):
     both = "--regional-backend=aot_eager,inductor"
     downstream(CLASSES, both, *UPDATE[1:]).assert_outcomes(passed=6)

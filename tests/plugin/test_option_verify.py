@@ -95,6 +95,10 @@ def test_questions(regional, monkeypatch):
 """
 
 
+@pytest.mark.slow(
+    "starts four processes that import torch and z3",
+    fast="tests/verify/test_kept.py::test_another_process_does_not_ask_again",
+)
 def test_another_process_does_not_ask_again(downstream, pytester, monkeypatch):
     monkeypatch.delenv("PYTEST_REGIONAL_KERNEL_STORE", raising=False)
 

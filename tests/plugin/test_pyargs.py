@@ -43,7 +43,17 @@ def installed(pytester):
     return root
 
 
-@pytest.mark.parametrize(("package", "prefix"), [("theirs", "theirs"), ("pytest_regional.suites", "suites")])
+@pytest.mark.parametrize(
+    ("package", "prefix"),
+    [
+        pytest.param(
+            "theirs",
+            "theirs",
+            marks=pytest.mark.slow("starts three runs", fast="test_ids_name_the_file_and_the_line_runs_the_test_again"),
+        ),
+        ("pytest_regional.suites", "suites"),
+    ],
+)
 def test_ids_name_the_file_and_the_line_runs_the_test_again(pytester, installed, package, prefix):
     files = [f"{prefix}/{folder}/test_it.py" for folder in ("one", "other")]
     for arguments in ([package], [f"{package}.one.test_it", f"{package}.other.test_it"]):
@@ -60,6 +70,7 @@ def test_ids_name_the_file_and_the_line_runs_the_test_again(pytester, installed,
     assert drawn[1] < drawn[0]
 
 
+@pytest.mark.slow("runs two suites, in processes", fast="test_a_line_that_matches_nothing_is_an_error")
 def test_lines_of_known_failures_match_as_in_a_clone(pytester, installed):
     (installed / "known.txt").write_text("aot_eager | suites/one/test_it.py::test_* | draws little | here\n")
     for what in ("pytest_regional.suites", "pytest_regional.suites.one.test_it"):

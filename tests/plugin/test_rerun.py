@@ -39,7 +39,17 @@ def run_again(pytester, line):
     return in_a_process(pytester, *arguments)
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["serial", "n2"])
+@pytest.mark.parametrize(
+    "workers",
+    [
+        (),
+        pytest.param(
+            ("-n2",),
+            marks=pytest.mark.slow("starts two workers", fast="test_the_line_runs_the_test_alone_and_draws_the_same"),
+        ),
+    ],
+    ids=["serial", "n2"],
+)
 def test_the_line_runs_the_test_alone_and_draws_the_same(repository, pytester, workers):
     repository(SOURCE)
     first = in_a_process(pytester, *RUN, "--regional-seed=7", *workers)
@@ -122,6 +132,10 @@ def test_an_error_in_setup_and_a_pass_that_is_wrong_have_it_and_an_unmarked_test
     assert [re.search(r"::(\w+)", line)[1] for line in rerun_lines(result)] == ["test_error", "test_known"]
 
 
+@pytest.mark.slow(
+    "runs two backends on two devices, twice",
+    fast="test_options_that_decide_what_a_test_does_are_repeated_and_no_others",
+)
 def test_ids_that_name_backend_and_device_are_kept_with_all_that_were_asked_for(repository, pytester):
     repository(SOURCE)
     both = ("--regional-backend=aot_eager,inductor", "--regional-device=cpu,cuda-emulated", "-p", "no:randomly")
@@ -148,6 +162,10 @@ def test_without_a_file_of_settings_the_root_is_named_if_it_is_another(repositor
     assert "--rootdir=.." in line
 
 
+@pytest.mark.slow(
+    "starts runs in processes, which import torch",
+    fast="test_options_that_decide_what_a_test_does_are_repeated_and_no_others",
+)
 def test_without_xdist_there_is_no_n0(repository, pytester):
     repository(SOURCE)
     (line,) = rerun_lines(in_a_process(pytester, *RUN, "-p", "no:xdist"))
@@ -155,6 +173,10 @@ def test_without_xdist_there_is_no_n0(repository, pytester):
     run_again(pytester, line).assert_outcomes(failed=1)
 
 
+@pytest.mark.slow(
+    "fuzzes, and replays a finding in a process",
+    fast="tests/command_line/test_findings_command.py::test_one_finding_in_full",
+)
 def test_a_finding_is_checked_again_by_replay(repository, pytester):
     """It fails no second run of the campaign: it is known then."""
     repository(BREAKS)
@@ -170,6 +192,10 @@ def test_a_finding_is_checked_again_by_replay(repository, pytester):
     assert f"FAILED      {found.stem}" in done.stdout.replace("still fails", "FAILED     ")
 
 
+@pytest.mark.slow(
+    "starts runs with two workers, which import torch",
+    fast="tests/fuzz/test_shards.py::test_the_same_command_goes_on_from_the_same_seed",
+)
 def test_a_part_of_a_fuzz_test_is_run_with_the_others(repository, pytester):
     repository(
         """

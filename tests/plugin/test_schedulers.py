@@ -169,7 +169,20 @@ DIES = """
 """
 
 
-@pytest.mark.parametrize("distribution", SCHEDULERS)
+@pytest.mark.parametrize(
+    "distribution",
+    [
+        pytest.param(
+            name,
+            marks=()
+            if name == "load"
+            else pytest.mark.slow(
+                "starts two workers", fast="test_a_crash_is_one_failure_and_all_other_results_are_kept"
+            ),
+        )
+        for name in SCHEDULERS
+    ],
+)
 def test_a_crash_is_one_failure_and_all_other_results_are_kept(downstream, distribution):
     result = downstream(DIES, "--regional-backend=aot_eager", "-n2", f"--dist={distribution}", subprocess=True)
     times = 2 if distribution == "each" else 1

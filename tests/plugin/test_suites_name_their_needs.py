@@ -35,6 +35,7 @@ def test_on_a_backend_that_gives_what_is_named(folder):
     assert result.returncode == 0, result.stdout[-6000:]
 
 
+@pytest.mark.slow("runs suites on a backend", fast="test_a_need_that_is_not_named_is_found")
 @pytest.mark.parametrize("folder", ["models", "regions"])
 def test_on_a_backend_without_capabilities_that_splits_graphs(folder):
     result = ran("--regional-backend=tests.splitting_backend:BARE", f"suites/{folder}")

@@ -20,6 +20,9 @@ SUITES = sorted(path.name for path in (ROOT / "suites").iterdir() if (path / "__
 OTHERWISE = {"fuzz"}
 
 
+@pytest.mark.slow(
+    "runs all suites", fast="tests/plugin/test_suites_name_their_needs.py::test_a_need_that_is_not_named_is_found"
+)
 @pytest.mark.parametrize("suite", [name for name in SUITES if name not in OTHERWISE])
 def test_each_test_says_what_it_needs(suite):
     options = ["--regional-backend=tests.harness.graph_backend:specification", "-q", "-rfE", "-p", "no:cacheprovider"]

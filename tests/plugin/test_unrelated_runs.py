@@ -112,6 +112,7 @@ def test_without_torch_the_option_says_what_is_missing(pytester):
     result.stderr.fnmatch_lines(["*--regional-backend needs torch, which is not installed*"])
 
 
+@pytest.mark.slow("starts an interpreter, which imports torch", fast="test_neither_torch_nor_hypothesis_is_imported")
 def test_with_pytest_torch_and_in_random_order(downstream):
     pytest.importorskip("pytest_torch")
     result = downstream(

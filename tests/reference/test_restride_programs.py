@@ -132,7 +132,7 @@ def run(compiler, program, length, dynamic=False):
     return trained(compiled, *operands(length)), trained(program, *operands(length))
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(drawn=programs(), layout=st.sampled_from(LAYOUTS), tells=st.booleans())
 def test_a_program_trains_whatever_strides_its_regions_choose(drawn, layout, tells):
     compiler = OtherStrides(layout, tells=tells)

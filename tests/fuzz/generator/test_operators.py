@@ -36,8 +36,8 @@ OF_NO_LOW_PRECISION = (
 
 def example(name, trained=(True, False)):
     """Return a program of the operator called ``name``, of the first dtype that it takes."""
-    choices = itertools.product(trained, ("float32", "float16", "bfloat16", "float64"))
-    found = (program_with(name, dtype=dtype, training=training) for training, dtype in choices)
+    choices = itertools.product(("float32", "float16", "bfloat16", "float64"), trained)
+    found = (program_with(name, dtype=dtype, training=training) for dtype, training in choices)
     return next((program for program in found if program is not None), None)
 
 

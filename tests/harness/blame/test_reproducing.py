@@ -48,12 +48,14 @@ def test_a_wrong_lowering_in_a_region(wrong_sine, backend):
     assert found.sentence.startswith("region 'second': lowering of aten.sin.default at sin")
 
 
+@pytest.mark.slow("searches with some ten compiles", fast="test_a_wrong_lowering_in_a_region")
 def test_a_wrong_lowering_of_a_whole_graph(wrong_sine):
     found = searched(backend="inductor")
     assert (found.layer, found.regions, found.confidence) == ("lowering", (), "confirmed")
     assert found.steps[0].what.startswith("aten.sin.default")
 
 
+@pytest.mark.slow("searches with some ten compiles", fast="test_nothing_stays_behind")
 def test_a_second_search_finds_the_same(wrong_sine):
     """Caches would answer its experiments with what other experiments of the first one compiled."""
     with regional("inductor", "cpu", expects_regions=False) as r:
@@ -67,6 +69,7 @@ def emulation_checked():
     check_emulation(device_under_test("cuda-emulated"))
 
 
+@pytest.mark.slow("searches with some ten compiles", fast="test_wrong_code_of_one_kind_of_gpu_kernel")
 @pytest.mark.parametrize("backend", ["reference", "inductor"])
 def test_a_wrong_lowering_of_gpu_code(emulation_checked, wrong_sine, backend):
     with regional(backend, "cuda-emulated", expects_regions=False) as r:
@@ -90,6 +93,7 @@ def test_wrong_code_of_one_kind_of_gpu_kernel(emulation_checked, monkeypatch):
     assert found.sentence.startswith("code generation: right with no persistent reductions (confirmed)")
 
 
+@pytest.mark.slow("searches with some ten compiles", fast="test_a_wrong_lowering_in_a_region")
 def test_a_wrong_gradient(wrong_sine):
     """The backward of a cosine has a sine."""
 
@@ -119,6 +123,7 @@ def test_a_crash(monkeypatch):
     assert found.steps[0].what.startswith("aten.sin.default")
 
 
+@pytest.mark.slow("searches with some ten compiles", fast="test_a_check_of_the_compile_itself")
 def test_a_check_of_the_users_own(wrong_sine):
     """Whatever raises; here no comparison with eager but a fact of the result."""
 
@@ -262,6 +267,7 @@ def test_the_budget_of_a_search():
             FollowUp.of(text)
 
 
+@pytest.mark.slow("searches with some ten compiles", fast="tests/harness/blame/test_layers.py::test_steps_of_two_kinds")
 def test_a_wrong_value_of_a_fused_kernel_that_several_steps_fix():
     """The absolute value of a byte is not rounded to one in the kernel; whatever makes a tensor of it rounds it."""
 
@@ -331,6 +337,7 @@ def test_a_wrong_annotation_is_no_failure_of_a_compiler():
         r.blame(misspelt, torch.ones(3), check=lambda program, x: r.run(program, x))
 
 
+@pytest.mark.slow("searches with some ten compiles", fast="tests/plugin/test_option_blame.py::test_deep")
 def test_the_depth_is_asked_for(wrong_sine):
     for depth, blame in (("off", None), ("region", "region 'second': with it left eager"), ("deep", "lowering of")):
         with regional("reference", "cpu", blame_depth=depth) as r, pytest.raises(ParityError) as caught:

@@ -42,6 +42,7 @@ def test_a_slow_pass_fails_and_is_named(backend, setting):
     assert "0.2" in said
 
 
+@pytest.mark.slow("measures a dozen compiles", fast="test_the_ratio_is_that_of_the_medians")
 def test_cpu_time_is_the_default_and_sees_work_and_no_waiting(monkeypatch):
     with regional("reference") as r, torch._inductor.config.patch(pre_grad_custom_pass=SlowPass()):
         given = {"against": plain, "at_most": 3, "phase": "passes"}
@@ -65,12 +66,14 @@ def test_the_phase_that_grew_is_named_where_all_are_compared():
     assert "slowest: region mlp of the forward graph 0.300 s" in said
 
 
+@pytest.mark.slow("measures a dozen compiles", fast="test_equal_programs_pass")
 def test_another_backend_is_compared_on_the_same_program():
     with regional("reference") as r:
         found = r.assert_compile_time(plain, r.randn(8, 8), against="inductor", at_most=20, phase="dynamo")
     assert (found.new.backend, found.old.backend) == ("reference", "inductor")
 
 
+@pytest.mark.slow("measures a dozen compiles", fast="test_the_ratio_is_that_of_the_medians")
 def test_a_kept_record_is_compared():
     with regional("reference") as r:
         x = r.randn(8, 8)

@@ -16,7 +16,12 @@ from pytest_regional.testing import regional
 from .programs import plain
 
 
-@pytest.mark.parametrize("backend", ["reference", "torch", "inductor"])
+MEASURED = pytest.mark.slow("compiles C++ anew", fast="test_phases_of_cold_compiles_add_up_and_each_takes_time")
+
+
+@pytest.mark.parametrize(
+    "backend", ["reference", pytest.param("torch", marks=MEASURED), pytest.param("inductor", marks=MEASURED)]
+)
 def test_phases_of_cold_compiles_add_up_and_each_takes_time(backend):
     with regional(backend) as r:
         x = r.randn(8, 8, requires_grad=True)

@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[3]
 SUITE = ROOT / "suites" / "models" / "test_llama_goldens.py"
 
 
+@pytest.mark.slow("runs the suite of goldens of a Llama block", fast="test_one_operator")
 def test_goldens_hold_under_this_torch():
     """They are kept for 2.11, 2.13 and 2.15."""
     options = ("--regional-backend=reference,torch", "--regional-device=cpu", "-n0", "-p", "no:cacheprovider", "-q")
@@ -128,12 +129,14 @@ def test_an_operator_moved_into_a_region(r, x, golden):
     assert not any("ops, 1 partition" in line for line in found)
 
 
+@pytest.mark.slow("compiles a Llama block", fast="test_an_operator_moved_into_a_region")
 def test_operators_moved_out_of_a_region(r, x, golden):
     found = difference(r, golden, RepeatsOutside(), x)
     assert "moved out of region attention" in found[0]
     assert "aten.unsqueeze.default" in found[0]
 
 
+@pytest.mark.slow("compiles a Llama block to C++", fast="tests/harness/goldens/test_difference.py::test_fusions")
 def test_one_fusion(r, x, golden):
     with vetoing() as applied:
         r.restart()

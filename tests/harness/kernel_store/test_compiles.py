@@ -62,6 +62,10 @@ def test_a_kernel_is_compiled_once_and_every_counter_is_as_before(store, compile
     assert set(warm) == set(COUNTERS)
 
 
+@pytest.mark.slow(
+    "compiles C++ with other flags, and the headers of torch with them",
+    fast="tests/harness/kernel_store/test_commands.py::test_what_is_compiled_and_how_counts",
+)
 def test_other_flags_are_another_kernel(store, compiles):
     counted()
     compiles.clear()
@@ -115,6 +119,9 @@ def test_failed_compiles_are_not_stored(tmp_path):
     assert files.made == 0
 
 
+@pytest.mark.slow(
+    "starts two processes that compile C++", fast="test_a_kernel_is_compiled_once_and_every_counter_is_as_before"
+)
 def test_another_process_takes_it_too(store):
     for _ in range(2):
         with regional("reference", "cpu") as harness:

@@ -17,6 +17,24 @@ pytestmark = [
 ]
 
 
+def test_instructions_that_worked_once_are_not_tried_by_the_next_process(tmp_path, monkeypatch):
+    """Inductor starts an interpreter for each kind of vector instructions."""
+    from torch._inductor import cpu_vec_isa
+
+    isa = cpu_vec_isa.pick_vec_isa()
+    if not isa:
+        pytest.skip("this CPU has no vector instructions that Inductor uses")
+    started = []
+    monkeypatch.setattr(type(isa), "_probe_load", lambda isa, path: started.append(path) or True)
+    tried = []
+    for processor in (["flags: a"], ["flags: a"], ["flags: a b"], []):
+        monkeypatch.setattr(cpp, "described_processor", lambda said=processor: tuple(said))
+        with cpp.processor_checked_in(tmp_path):
+            assert isa.check_build(cpu_vec_isa.VecISA._avx_code)
+        tried.append(len(started))
+    assert tried == [1, 1, 2, 3]
+
+
 @pytest.fixture
 def precompiled(tmp_path):
     """Ask Inductor for a precompiled header, in a directory of PyTorch's that is new; return it, and the compiles."""
