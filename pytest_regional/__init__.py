@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     )
     from pytest_regional.backends.spec import BackendSpec
     from pytest_regional.harness.codegen import CodeAssertionError
-    from pytest_regional.harness.compile_times.methods import CompileTimeError
+    from pytest_regional.harness.compile_times import CompileTimeError
     from pytest_regional.harness.counters import (
         CounterExpectationError,
         Counters,
@@ -49,7 +49,7 @@ _HOMES = {
     "CodeAssertionError": "harness.codegen",
     "CompileForbiddenError": "harness.observe.observer",
     "CompileRecord": "harness.record",
-    "CompileTimeError": "harness.compile_times.methods",
+    "CompileTimeError": "harness.compile_times",
     "CounterExpectationError": "harness.counters",
     "Counters": "harness.counters",
     "FallbackError": "harness.vacuity",

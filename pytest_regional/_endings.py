@@ -24,7 +24,7 @@ from pytest_regional import _environment, _processes
 from pytest_regional._phases import stderr_of
 from pytest_regional._processes import ForkedProcesses
 from pytest_regional._stash import TARGET
-from pytest_regional.report.unfinished import UnfinishedReports
+from pytest_regional.report.this_run import UnfinishedReports
 
 if TYPE_CHECKING:
     from pytest_regional._session import RegionalSession

@@ -13,7 +13,7 @@ from pytest_regional._limits import MemoryLimit, TimeLimit, memory_limit, time_l
 from pytest_regional._stash import TARGET
 from pytest_regional.fuzz.fuzz_test import is_fuzz_test
 from pytest_regional.report import facts
-from pytest_regional.report.unfinished import CRASH, Heartbeat, last_heartbeat
+from pytest_regional.report.this_run import CRASH, Heartbeat, last_heartbeat
 
 if TYPE_CHECKING:
     from pytest_regional._session import RegionalSession

@@ -2,5 +2,6 @@
 
 Read in this order: ``scripts`` writes short programs that show a finding, ``running`` runs them under a change (another
 backend, other seeds, another release of PyTorch), ``gathering`` collects what a report says, ``known_issues`` finds
-what was reported before. ``failed_test`` makes a script of a test that fails.
+what was reported before. ``running`` also makes a script of a
+test that fails.
 """

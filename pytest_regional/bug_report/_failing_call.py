@@ -1,6 +1,6 @@
 """A plugin of pytest that writes down the program of a failing ``assert_parity``, reduced: ``-p`` names it.
 
-It is loaded in a run of one test alone, which :mod:`pytest_regional.bug_report.failed_test` starts.
+It is loaded in a run of one test alone, which :mod:`pytest_regional.bug_report.running` starts.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import torch.fx
 from pytest_regional._processes import cpu_seconds
 from pytest_regional._text import first_line
 from pytest_regional._torch.fx_graphs import run_checked
-from pytest_regional.bug_report.failed_test import ANSWER_VARIABLE
 from pytest_regional.bug_report.graph_source import UnwritableGraphError, source_of_graph, sources_of_inputs
+from pytest_regional.bug_report.running import ANSWER_VARIABLE
 from pytest_regional.fuzz.oracles.oracle import kinds_of
 from pytest_regional.harness.blame.divergence import NoGraphError, captured_graphs
 from pytest_regional.harness.blame.experiments import Change

@@ -266,7 +266,7 @@ def _status(run: ScriptRun) -> int:
 
 
 def _subject(text: str, options: str) -> Any:
-    from pytest_regional.bug_report.failed_test import subject_of_test
+    from pytest_regional.bug_report.running import subject_of_test
     from pytest_regional.bug_report.subjects import subject_of
 
     if "::" in text:

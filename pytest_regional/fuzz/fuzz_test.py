@@ -179,7 +179,7 @@ class FuzzTest:
 
     def _varied(self, draw: Callable[[int], Iterator[Program]], seed: int) -> Iterator[Program]:
         """Yield programs and, since it costs less than to draw one, each with other annotations as well."""
-        from pytest_regional.fuzz.draw.annotations import VARIANTS, with_other_annotations
+        from pytest_regional.fuzz.draw.graphs import VARIANTS, with_other_annotations
 
         return with_other_annotations(draw(seed), VARIANTS, seed, self.without)
 

@@ -14,9 +14,8 @@ from pathlib import Path
 from pytest_regional._limits import MOST_SECONDS
 from pytest_regional.fuzz.budget import Budget, crash_marker
 from pytest_regional.fuzz.campaign import Campaign, CampaignResult
-from pytest_regional.fuzz.draw.annotations import VARIANTS, with_other_annotations
 from pytest_regional.fuzz.draw.encoding import Options
-from pytest_regional.fuzz.draw.graphs import random_programs
+from pytest_regional.fuzz.draw.graphs import VARIANTS, random_programs, with_other_annotations
 from pytest_regional.fuzz.findings import files
 from pytest_regional.fuzz.findings.folder import FindingsFolder
 from pytest_regional.fuzz.model.claims import disclaimed

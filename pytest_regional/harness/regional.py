@@ -21,7 +21,7 @@ from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness import isolation
 from pytest_regional.harness.blame.culprit import FollowUp
-from pytest_regional.harness.compile_times.methods import MeasuresCompiles
+from pytest_regional.harness.compile_times import MeasuresCompiles
 from pytest_regional.harness.compiling import (
     CompilesWithBackend,
     FullGraph,

@@ -6,7 +6,7 @@ Read in this order: ``regions`` (annotations and region keys, names of nodes), `
 ``regional_inductor`` (all of it as one graph pass), ``dynamo_backend`` (the pass as ``torch.compile`` backend). Then
 ``fingerprint`` (identical regions compiled once), ``ordering`` (order edges: in a graph, through Inductor's own trace,
 of whole regions), ``overlap`` (collectives next to compute), ``partitioners`` (before AOTAutograd splits the graph),
-``pre_grad`` (passes on Dynamo's graph), ``caching`` (results of whole graphs, on disk and across machines),
+``pass_uuids`` (passes on Dynamo's graph), ``caching`` (results of whole graphs, on disk and across machines),
 ``artifacts`` (results as the user's files), ``explanation`` (the
 plan as text), ``options`` (the user's options). Whole models are in ``pipeline`` (capture, passes, compile),
 ``passes`` and ``full_inductor``.

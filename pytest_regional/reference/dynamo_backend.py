@@ -18,15 +18,15 @@ from pytest_regional._torch.dynamo import aot_autograd
 from pytest_regional._torch.fx_graphs import preserve_node_meta
 from pytest_regional._torch.inductor import regional_output_code
 from pytest_regional._torch.tracing import python_dispatcher
-from pytest_regional.reference import fingerprint, pre_grad
+from pytest_regional.reference import fingerprint, pass_uuids
 from pytest_regional.reference.caching import container, remote
 from pytest_regional.reference.caching.outer import KeyFound, OuterCache, annotations_in_pytorchs_key
 from pytest_regional.reference.caching.store import open_store
 from pytest_regional.reference.compile_regions import OnRegionError
 from pytest_regional.reference.fingerprint import Memory
+from pytest_regional.reference.gradients import partitioner_for
 from pytest_regional.reference.options import BackendOptions, Partitioner
-from pytest_regional.reference.partitioners import partitioner_for
-from pytest_regional.reference.pre_grad import plan_pre_grad, pre_grad_passes_done
+from pytest_regional.reference.pass_uuids import plan_pre_grad, pre_grad_passes_done
 from pytest_regional.reference.regional_inductor import compile_annotated
 
 
@@ -148,7 +148,7 @@ def _seen_by_pytorch_cache(
 def clear_caches() -> None:
     """Clear compiled regions, given warnings, and failed servers; files on disk stay."""
     fingerprint.clear_caches()
-    pre_grad.reset_warnings()
+    pass_uuids.reset_warnings()
     container.reset_warnings()
     remote.reset_failures()
 

@@ -22,7 +22,7 @@ from pytest_regional.reference.fingerprint import fingerprint
 from pytest_regional.reference.options import Partitioner
 from pytest_regional.reference.ordering.whole_regions import OrderedPlan, plan_in_order
 from pytest_regional.reference.partition import Partition
-from pytest_regional.reference.pre_grad import run_pre_grad_passes
+from pytest_regional.reference.pass_uuids import run_pre_grad_passes
 from pytest_regional.reference.regions import op_names, source_line
 
 

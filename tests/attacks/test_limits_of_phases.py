@@ -11,8 +11,7 @@ import textwrap
 import pytest
 
 from pytest_regional.report.document import RunReport, merged
-from pytest_regional.report.this_run import CollectedFacts
-from pytest_regional.report.unfinished import CRASH, Heartbeat, last_heartbeat
+from pytest_regional.report.this_run import CRASH, CollectedFacts, Heartbeat, last_heartbeat
 from tests.plugin.conftest import _torch_stays_imported, downstream, in_a_process, repository  # noqa: F401
 
 #: Where code of a user stands: the phase of its test, and the code, with ``{}`` for what it does.

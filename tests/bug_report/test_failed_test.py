@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional.bug_report import failed_test
-from pytest_regional.bug_report.failed_test import subject_of_test
-from pytest_regional.bug_report.running import ScriptRunner
+from pytest_regional.bug_report import running
+from pytest_regional.bug_report.running import ScriptRunner, subject_of_test
 from pytest_regional.bug_report.subjects import SubjectError
 
 TEST = """\
@@ -165,12 +164,12 @@ def test_options_that_no_shell_reads():
 
 def test_a_test_that_takes_too_long(folder, monkeypatch):
     (folder / "test_own.py").write_text("import time\n\ndef test_program():\n    time.sleep(60)\n")
-    monkeypatch.setattr(failed_test, "_SECONDS", 2.0)
+    monkeypatch.setattr(running, "_SECONDS", 2.0)
 
     with pytest.raises(SubjectError, match=r"test_own.py::test_program did not end within 2 s.* a script"):
         subject_of_test("test_own.py::test_program")
 
 
 def test_where_the_answer_goes_is_said_once():
-    sources = Path(failed_test.__file__).parents[1].rglob("*.py")
-    assert sum(source.read_text(encoding="utf-8").count(failed_test.ANSWER_VARIABLE) for source in sources) == 1
+    sources = Path(running.__file__).parents[1].rglob("*.py")
+    assert sum(source.read_text(encoding="utf-8").count(running.ANSWER_VARIABLE) for source in sources) == 1

@@ -10,8 +10,7 @@ import torch
 
 from pytest_regional._errors import RegionalValueError
 from pytest_regional._torch.fx_graphs import forget_sources
-from pytest_regional.fuzz.draw.annotations import reannotated, with_other_annotations
-from pytest_regional.fuzz.draw.graphs import random_programs
+from pytest_regional.fuzz.draw.graphs import random_programs, reannotated, with_other_annotations
 from pytest_regional.fuzz.graph_capture import NotCapturedError
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Block, Context, Program, Region, Step

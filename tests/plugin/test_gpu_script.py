@@ -136,7 +136,7 @@ def test_what_pytest_is_asked(gpu, monkeypatch, arguments, paths):
 
 
 def test_requirements_on_the_page_are_those_there_are():
-    from pytest_regional.harness.devices.requirements import FEATURES, QUANTITIES
+    from pytest_regional.harness.devices.device import FEATURES, QUANTITIES
 
     lines = (SCRIPT.parents[1] / "docs" / "gpu.md").read_text().splitlines()
     shown = {line.split("`")[1]: line.split(" | ")[1].removesuffix(" |") for line in lines if line.startswith("| `")}

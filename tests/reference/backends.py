@@ -8,7 +8,7 @@ import torch
 
 from pytest_regional._torch.dynamo import aot_autograd
 from pytest_regional.reference import regional_inductor
-from pytest_regional.reference.partitioners import partitioner_for
+from pytest_regional.reference.gradients import partitioner_for
 from tests.reference.graphs import InterpretedCompiler
 
 

@@ -9,7 +9,7 @@ from torch.compiler import nested_compile_region
 from pytest_regional import region
 from pytest_regional._torch.config import backward_lowered_at_once
 from pytest_regional._torch.fx_graphs import is_backward_node, is_gradient_sum, use_boxed_codegen
-from pytest_regional.reference import explain_program, partitioners, split_regions
+from pytest_regional.reference import explain_program, gradients, split_regions
 from pytest_regional.reference.dynamo_backend import through_aot_autograd
 from pytest_regional.reference.effects import computes
 
@@ -156,7 +156,7 @@ def test_gradients_of_every_method_in_place():
 
 def test_what_pytorch_copies_does_not_do(monkeypatch):
     """The check above sees ops that lost their metadata, and the sums that then stand between."""
-    monkeypatch.setattr(partitioners, "annotate_lost_gradients", lambda joint: 0)
+    monkeypatch.setattr(gradients, "annotate_lost_gradients", lambda joint: 0)
 
     def program(x, w):
         with region("r"):

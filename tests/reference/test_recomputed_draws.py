@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pytest_regional import region
 from pytest_regional._torch.inductor import interpreting_regions
-from pytest_regional.reference import partitioners, regional
+from pytest_regional.reference import gradients, regional
 
 
 def dropped(x):
@@ -21,13 +21,13 @@ def dropped(x):
 def test_no_generator_is_seeded_once_and_for_all(monkeypatch, partitioner):
     """What a GPU would draw is asked of the setting: it has no effect on a CPU."""
     seen = []
-    original = partitioners.partition_function(partitioner)
+    original = gradients.partition_function(partitioner)
 
     def partition(*args, **kwargs):
         seen.append(torch._functorch.config.graphsafe_rng_functionalization)
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(partitioners, "partition_function", lambda name: partition)
+    monkeypatch.setattr(gradients, "partition_function", lambda name: partition)
     compiled = torch.compile(dropped, backend=regional, fullgraph=True, options={"partitioner": partitioner})
     compiled(torch.ones(8, requires_grad=True)).sum().backward()
     assert seen == [False]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from pytest_regional.report.outputs import ENDINGS
-from pytest_regional.report.unfinished import Heartbeat, UnfinishedReports, last_heartbeat
+from pytest_regional.report.this_run import Heartbeat, UnfinishedReports, last_heartbeat
 
 
 def test_files_say_that_the_run_goes_on_or_are_not_there(tmp_path):

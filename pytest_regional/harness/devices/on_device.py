@@ -19,13 +19,12 @@ from pytest_regional.emulation.compile_check import (
 )
 from pytest_regional.harness.codegen.events import CodeLookupError
 from pytest_regional.harness.codegen.kernels import Wrapper
-from pytest_regional.harness.devices.requirements import unmet_requirement
+from pytest_regional.harness.devices.device import unmet_requirement
 from pytest_regional.harness.record import CompileRecord, GeneratedCode
 
 if TYPE_CHECKING:
     from pytest_regional.emulation import Emulation
-    from pytest_regional.harness.devices.device import DeviceUnderTest
-    from pytest_regional.harness.devices.requirements import DeviceFacts
+    from pytest_regional.harness.devices.device import DeviceFacts, DeviceUnderTest
 
 CONFIGS = ("first", "all")
 
@@ -186,7 +185,7 @@ def missing_on(device: DeviceUnderTest, requirements: tuple[str, ...]) -> str:
     Raises:
         RegionalValueError: one that is not understood.
     """
-    from pytest_regional.harness.devices.requirements import facts_of
+    from pytest_regional.harness.devices.device import facts_of
 
     return unmet_requirement(requirements, facts_of(device)) if requirements else ""
 
@@ -205,7 +204,7 @@ class OnDevice:
     @property
     def device_facts(self) -> DeviceFacts:
         """Name, compute capability and memory of the device under test; those of its profile where it is emulated."""
-        from pytest_regional.harness.devices.requirements import facts_of
+        from pytest_regional.harness.devices.device import facts_of
 
         return facts_of(self.device_under_test)
 

@@ -37,7 +37,7 @@ from pytest_regional.reference.caching.key import KeyDetails, annotations_of, de
 from pytest_regional.reference.caching.program import CompiledGraph
 from pytest_regional.reference.caching.store import Store, record
 from pytest_regional.reference.options import BackendOptions
-from pytest_regional.reference.pre_grad import PreGradPlan
+from pytest_regional.reference.pass_uuids import PreGradPlan
 
 # An entry's bytes are intact and of this torch here, but may refer to something missing: a custom operator that this
 # process did not register, a library that this system cannot load.

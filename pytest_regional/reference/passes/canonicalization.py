@@ -19,8 +19,8 @@ from pytest_regional._torch.fx_graphs import bodies_of
 from pytest_regional._torch.operators import hides_a_view, is_higher_order_op, is_op_overload, op_name, schema_of
 from pytest_regional._torch.tracing import known_equal, storage_key
 from pytest_regional.reference.effects import written_arguments
+from pytest_regional.reference.gradients import storages_kept_apart
 from pytest_regional.reference.ordering.operator import dependencies_of, is_control_deps
-from pytest_regional.reference.partitioners import storages_kept_apart
 from pytest_regional.reference.pass_protocol import DEFAULT_GRAPHS, Pass
 from pytest_regional.reference.pass_uuids import OWN_CODE
 from pytest_regional.reference.regions import read_region_keys

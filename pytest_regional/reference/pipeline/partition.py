@@ -10,7 +10,7 @@ import torch.fx
 
 from pytest_regional._torch.fx_graphs import clone_graph
 from pytest_regional._torch.joint_graph import compile_joint
-from pytest_regional.reference.partitioners import partitioner_for
+from pytest_regional.reference.gradients import partitioner_for
 from pytest_regional.reference.pass_protocol import PipelineError
 from pytest_regional.reference.pipeline.capture import JointGraph
 

@@ -9,9 +9,7 @@ import torch
 
 from pytest_regional import CompileTimeError
 from pytest_regional._errors import RegionalRuntimeError, RegionalValueError
-from pytest_regional.harness.compile_times.measuring import measure_in_turns
-from pytest_regional.harness.compile_times.methods import CompileTimeCheck
-from pytest_regional.harness.compile_times.record import CompileTimes
+from pytest_regional.harness.compile_times import CompileTimeCheck, CompileTimes, measure_in_turns
 from pytest_regional.testing import regional
 
 from .programs import SlowPass, equal, marked, plain

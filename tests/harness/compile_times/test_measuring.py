@@ -10,11 +10,10 @@ from pytest_regional import region
 from pytest_regional._errors import RegionalValueError
 from pytest_regional._torch import compile_phases
 from pytest_regional._torch.compile_phases import PHASES
-from pytest_regional.harness.compile_times.record import CompileTimes
+from pytest_regional.harness.compile_times import CompileTimes
 from pytest_regional.testing import regional
 
 from .programs import plain
-
 
 MEASURED = pytest.mark.slow("compiles C++ anew", fast="test_phases_of_cold_compiles_add_up_and_each_takes_time")
 
