@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_regional._documents import DocumentError
 from pytest_regional._files import write_whole
-from pytest_regional.bug_report.gathering import BugReport
-from pytest_regional.bug_report.running import ScriptRun
 from pytest_regional.command_line import bisect_version
 from pytest_regional.command_line.bisect_version import Checked, conclusion
 from pytest_regional.command_line.targets import UsageError
@@ -22,66 +20,6 @@ from pytest_regional.command_line.targets import UsageError
 if TYPE_CHECKING:
     from pytest_regional.bug_report.gathering import BugReport
     from pytest_regional.bug_report.running import ScriptRun
-
-
-_FOLDER = Path(__file__).parent
-_TEMPLATE = "github.md.j2"
-
-#: Where an issue of PyTorch's is read.
-ISSUE = "https://github.com/pytorch/pytorch/issues/{}"
-
-#: More of what a script prints says nothing new.
-_MOST_LINES = 30
-
-
-def as_markdown(report: BugReport) -> str:
-    """Return the report as Markdown: its first line is the issue's title."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_FOLDER),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-    environment.filters.update(cell=_cell, outcome=_outcome, shortened=_shortened, fenced=_fenced)
-    lines = sum(bool(line.strip()) for line in report.script.splitlines())
-    return environment.get_template(_TEMPLATE).render(
-        report=report,
-        subject=report.subject,
-        lines=lines,
-        issue=ISSUE,
-        culprit=report.culprit.partition("\n")[0],
-        evidence=report.culprit.partition("\n")[2],
-    )
-
-
-def _outcome(run: ScriptRun) -> str:
-    """Return the outcome of a script in a cell of a table."""
-    return _cell(run.sentence)
-
-
-def _cell(text: str) -> str:
-    """Return text for a cell of a table: one line, without what would end the cell or begin a tag."""
-    line = " ".join(text.split())
-    line = line if len(line) <= 160 else f"{line[:160]} ..."
-    return line.replace("|", "\\|").replace("<", "&lt;")
-
-
-def _shortened(text: str) -> str:
-    lines = text.strip().splitlines()
-    return "\n".join([*lines[:_MOST_LINES], "..."] if len(lines) > _MOST_LINES else lines)
-
-
-def _fenced(text: str, language: str = "") -> str:
-    """Return a code block; its fence is longer than any in the text."""
-    fence = "```"
-    while fence in text:
-        fence += "`"
-    return f"{fence}{language}\n{text.strip()}\n{fence}"
-
 
 _HELP = "write a bug report for PyTorch's issue tracker; nothing is sent"
 
@@ -148,7 +86,7 @@ def run(asked: argparse.Namespace) -> int:
         _check_backend(asked.backend)
     versions = bisect_version.versions(asked.torch) if asked.torch else []
     try:
-        from pytest_regional.bug_report.gathering import NotReproducedError
+        from pytest_regional.bug_report.gathering import NotReproducedError, as_markdown
         from pytest_regional.bug_report.subjects import SubjectError
     except ImportError as error:
         raise UsageError(f"no report can be made here: {error}.") from error

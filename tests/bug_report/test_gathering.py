@@ -7,10 +7,9 @@ import subprocess
 import pytest
 
 from pytest_regional.bug_report import gathering
-from pytest_regional.bug_report.gathering import gather
+from pytest_regional.bug_report.gathering import as_markdown, gather
 from pytest_regional.bug_report.running import ScriptRun
 from pytest_regional.bug_report.subjects import of_script
-from pytest_regional.command_line.report import as_markdown
 
 
 class Runner:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from markdown_it import MarkdownIt
 
-from pytest_regional.bug_report.gathering import BugReport
+from pytest_regional.bug_report.gathering import BugReport, as_markdown
 from pytest_regional.bug_report.known_issues import Known, KnownIssue
 from pytest_regional.bug_report.running import ScriptRun
 from pytest_regional.bug_report.subjects import Subject
-from pytest_regional.command_line.report import as_markdown
 
 SCRIPT = "import torch\n\nprint('```')\n"
 

@@ -27,7 +27,7 @@ from pytest_regional.harness.parity.compare import Mismatch, ParityReport, check
 from pytest_regional.harness.parity.execution import Execution, execute
 from pytest_regional.harness.parity.fp64_reference import precision_of
 from pytest_regional.harness.parity.inputs import Form
-from pytest_regional.harness.parity.rounding import Noise, NoiseSource
+from pytest_regional.harness.parity.noise import Noise, NoiseSource
 from pytest_regional.harness.parity.tolerance import Exactness
 from pytest_regional.harness.pre_grad_passes import counting_pass
 from pytest_regional.harness.record import GeneratedCode

@@ -36,7 +36,7 @@ from pytest_regional.harness.graph_passes.result import PassRun
 from pytest_regional.harness.parity.check import ParityCheck
 from pytest_regional.harness.parity.compare import ParityError, ParityReport, check_program, compare
 from pytest_regional.harness.parity.execution import execute
-from pytest_regional.harness.parity.rounding import Noise
+from pytest_regional.harness.parity.noise import Noise
 
 if TYPE_CHECKING:
     from pytest_regional.harness.options import CompileOptions

@@ -33,9 +33,9 @@ from pytest_regional.harness.parity.elements import UnreadableTensorError, dense
 from pytest_regional.harness.parity.execution import Execution, execute, fresh_call, in_autocast
 from pytest_regional.harness.parity.fp64_reference import precision_of
 from pytest_regional.harness.parity.inputs import other_form
+from pytest_regional.harness.parity.noise import Noise, NoiseSource
 from pytest_regional.harness.parity.random_code import RUNS, random_mismatches, reseeded
 from pytest_regional.harness.parity.report import SECOND_CALL, BadProgramError, NotRefusedError, ParityReport
-from pytest_regional.harness.parity.rounding import Noise, NoiseSource
 from pytest_regional.harness.parity.state import KINDS_OF_STATE, raw_bytes, same_bytes
 from pytest_regional.harness.parity.tolerance import Tolerance
 from pytest_regional.harness.vacuity import VacuousTestError

@@ -30,6 +30,7 @@ from pytest_regional._text import without_middle
 from pytest_regional.harness.devices.emulated import causes
 from pytest_regional.harness.parity.captured import Aliasing, Captured
 from pytest_regional.harness.parity.execution import NOTHING_NARROW, Execution, other_generators
+from pytest_regional.harness.parity.noise import Noise, NoiseSource, dtype_of_number, judged
 from pytest_regional.harness.parity.objects import LIMIT, is_object, walk
 from pytest_regional.harness.parity.report import (
     BadProgramError,
@@ -39,7 +40,6 @@ from pytest_regional.harness.parity.report import (
     ParityError,
     ParityReport,
 )
-from pytest_regional.harness.parity.rounding import Noise, NoiseSource, dtype_of_number, judged
 from pytest_regional.harness.parity.state import A_TENSOR, ABSENT, LOW_PRECISION_TO_FP64, Change
 from pytest_regional.harness.parity.tolerance import FLOAT64_ULPS, Coarse, Exactness, Rounding, Tolerance, judge
 

@@ -12,7 +12,7 @@ from pytest_regional._text import SHOWN_MISMATCHES, plural
 from pytest_regional.harness.blame.culprit import Culprit
 from pytest_regional.harness.codegen.places import CodePlace
 from pytest_regional.harness.parity.execution import Execution
-from pytest_regional.harness.parity.rounding import Noise
+from pytest_regional.harness.parity.noise import Noise
 from pytest_regional.harness.parity.tolerance import Errors, Tolerance, ValueEvidence, Verdict
 
 KINDS = (

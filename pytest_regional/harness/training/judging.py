@@ -15,8 +15,8 @@ from typing import NamedTuple
 import torch
 
 from pytest_regional.harness.parity.fp64_reference import Precision
+from pytest_regional.harness.parity.noise import Noise, NoiseSource, is_float, judged
 from pytest_regional.harness.parity.report import Comparison
-from pytest_regional.harness.parity.rounding import Noise, NoiseSource, is_float, judged
 from pytest_regional.harness.parity.state import LOW_PRECISION_TO_FP64
 from pytest_regional.harness.parity.tolerance import EAGER_ERROR_FACTOR, Coarse, Tolerance, judge
 from pytest_regional.harness.training.report import Drift, StepReport, TrainingMismatch

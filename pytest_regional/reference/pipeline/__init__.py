@@ -19,9 +19,9 @@ from pytest_regional.reference.pass_protocol import (
 )
 from pytest_regional.reference.pipeline.capture import GraphValue, JointGraph, capture
 from pytest_regional.reference.pipeline.compile import compile
+from pytest_regional.reference.pipeline.inductor_pass import as_inductor_pass
 from pytest_regional.reference.pipeline.module import CompiledModule, load
 from pytest_regional.reference.pipeline.partition import PartitionedGraphs, partition
-from pytest_regional.reference.pipeline.pass_forms import as_inductor_pass
 from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
 from pytest_regional.reference.pipeline.report import PassReport, PipelineReport
 
