@@ -184,6 +184,7 @@ except ImportError:
 """
 
 
+@pytest.mark.slow("starts processes that import torch", fast="test_no_text_of_a_finding_runs")
 def test_nothing_is_started_or_imported(tmp_path):
     """In a process of its own, whose audit hook sees what Python itself tells of."""
     script = tmp_path / "actions.py"

@@ -82,6 +82,7 @@ def test_process_lives_on():
 """
 
 
+@pytest.mark.slow("runs all leaks in a run", fast="test_the_next_test_sees_nothing_of_it")
 def test_all_in_one_run(pytester):
     """In the order of the table, each kind with a test behind it that compiles."""
     pytester.makepyfile(test_it=ONE_RUN)

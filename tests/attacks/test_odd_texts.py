@@ -57,6 +57,7 @@ def test_of_somebody_else(record_property):
 """
 
 
+@pytest.mark.slow("starts processes that import torch", fast="test_encodable")
 @pytest.mark.parametrize("options", [(), ("-n2",)], ids=["serial", "n2"])
 def test_the_run_goes_on_and_every_file_is_whole(tmp_path, options):
     tests = "".join(SOURCE.format(name=name, body=body) for name, (body, _) in FAILS.items())

@@ -141,6 +141,7 @@ def test_fixture(forks, regional):
 """
 
 
+@pytest.mark.slow("starts processes that import torch", fast="test_what_python_does_not_hear_of")
 def test_a_forked_process_that_comes_back_is_no_second_pytest(tmp_path):
     tests = [FORKS.format(name=name, code=code, status=status) for name, (code, status, _) in CHILDREN.items()]
     run = ended_by(tmp_path, "pass\n" + "".join(tests) + IN_FIXTURES, "--regional-timeout=100", "-n2")

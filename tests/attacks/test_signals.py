@@ -135,6 +135,7 @@ NATIVE = {
 }
 
 
+@pytest.mark.slow("compiles C++", fast="test_who_catches_exceptions_does_not_catch_it")
 @pytest.mark.parametrize("body", NATIVE.values(), ids=NATIVE)
 def test_a_native_compile_ends_with_the_run_and_its_report(tmp_path, body):
     later = "import subprocess; subprocess.Popen(['sh', '-c', 'sleep 1; kill -TERM $0', str(os.getpid())])"

@@ -150,6 +150,7 @@ def test_a_traceback_for_those_who_ask(explain_key):
         explain_key("failing", "--traceback")
 
 
+@pytest.mark.slow("starts processes that import torch", fast="test_a_difference_is_named")
 def test_two_processes(explain_key, tmp_path):
     """What one process saved is compared in another one, in which an environment variable is another one."""
     saved = tmp_path / "other.json"

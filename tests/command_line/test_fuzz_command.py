@@ -133,6 +133,7 @@ def test_a_campaign_that_is_killed_goes_on_and_finds_each_thing_once(tmp_path):
     }
 
 
+@pytest.mark.slow("starts processes that import torch", fast="test_an_option_that_makes_no_sense")
 def test_a_backend_that_does_not_exist(tmp_path):
     (tmp_path / "tmp").mkdir()
     status, output = fuzzed("--backend=no_such_module:it", "--budget=1", "--workers=1")

@@ -89,6 +89,7 @@ def test_a_test(tmp_path, monkeypatch, capsys):
     assert "assert_close" in script
 
 
+@pytest.mark.slow("starts processes that import torch", fast="test_bad_arguments")
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -105,6 +106,7 @@ def test_tests_that_cannot_be_reported(name, said, tmp_path, monkeypatch, capsys
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.slow("starts processes that import torch", fast="test_bad_arguments")
 def test_what_does_not_fail_here(tmp_path, capsys):
     script = tmp_path / "fixed.py"
     script.write_text('"""Something is wrong."""\nprint("fixed")\n')

@@ -343,6 +343,7 @@ def compiles_with_the_one_under_test(regional):
     regional.compile(product)(*pair(regional))
 
 
+@pytest.mark.slow("starts processes that import torch", fast="test_another_backend_is_vacuous")
 @pytest.mark.usefixtures("warm_process")
 def test_in_a_new_process():
     with regional("torch") as r:

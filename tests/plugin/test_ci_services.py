@@ -74,6 +74,7 @@ def test_a_job_shows_annotations_a_summary_and_code_quality(in_a_job, pytester):
     assert {issue["location"]["path"] for issue in issues} == {f"{pytester.path.name}/test_it.py"}
 
 
+@pytest.mark.slow("starts processes that import torch", fast="test_it_can_be_asked_for")
 @pytest.mark.parametrize(
     ("options", "environment"),
     [
@@ -96,6 +97,7 @@ def test_it_can_be_asked_for(in_a_job, pytester):
     assert not (pytester.path / "summary.md").exists()
 
 
+@pytest.mark.slow("starts processes that import torch", fast="test_a_job_shows_annotations_a_summary_and_code_quality")
 def test_the_root_of_the_repository_counts_and_not_that_of_the_job(in_a_job, pytester):
     (pytester.path / ".git").mkdir()
     assert all(line.startswith("::error file=test_it.py,line=") for line in errors(in_a_job()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 PARITY = """
     @pytest.mark.regional_compile
     def test_it(regional):
@@ -58,6 +60,7 @@ def test_its_own_failure_next_to_a_refusal_is_a_failure(downstream):
     result.assert_outcomes(failed=1)
 
 
+@pytest.mark.slow("starts processes that import torch", fast="test_unsupported_features_are_a_skip_that_names_them")
 def test_limits_of_another_process_are_a_skip_too(downstream):
     source = """
         @pytest.mark.regional_compile(inductor_configs={"triton.cudagraphs": True}, expects_regions=False)
@@ -90,6 +93,7 @@ def test_a_fault_in_a_kernel_fails_the_test(downstream):
     result.stdout.fnmatch_lines(["*KernelAssertionError*index out of bounds*"])
 
 
+@pytest.mark.slow("checks the emulator in a new process", fast="test_reports_say_that_the_gpu_is_emulated")
 def test_warnings_as_errors(repository, pytester):
     """In a process that has imported nothing yet: torch warns of its own doings when its compilers are imported."""
     repository(PARITY)

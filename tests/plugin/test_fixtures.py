@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 
 def test_pre_grad_pass(downstream):
     result = downstream(
@@ -34,6 +36,10 @@ def test_fake_pg_is_destroyed_at_teardown(downstream):
     result.assert_outcomes(passed=2)
 
 
+@pytest.mark.slow(
+    "starts processes that import torch",
+    fast="tests/harness/test_new_process.py::test_a_function_without_harness_gets_only_its_arguments",
+)
 def test_in_new_process_finds_functions_of_test_modules(downstream):
     result = downstream(
         """

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 SOURCE = """
     from hypothesis import given, settings, strategies as st
 
@@ -44,6 +46,9 @@ def test_without_the_option_it_is_skipped(downstream):
 LEAKS_ARE_ERRORS = "error::pytest_regional.RegionalLeakWarning"
 
 
+@pytest.mark.slow(
+    "starts processes that import torch", fast="test_no_health_check_no_deadline_and_a_reset_for_each_example"
+)
 def test_what_hypothesis_installs_at_the_first_property_test_is_no_leak(downstream):
     """It adds a callback of the garbage collector, once in each process; the option is as in the documentation."""
     source = """

@@ -94,6 +94,10 @@ MISSING = """
 """
 
 
+@pytest.mark.slow(
+    "starts processes that import torch",
+    fast="tests/plugin/test_option_device.py::test_cuda_without_a_gpu_is_a_usage_error",
+)
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU: the skip is for those that have none")
 @pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["serial", "n2"])
 def test_a_device_that_is_not_there_is_a_skip(downstream, workers):

@@ -139,6 +139,7 @@ def test_an_interrupt_ends_a_campaign_and_the_run_and_the_summary_is_written(dow
     )
 
 
+@pytest.mark.slow("fuzzes twice", fast="tests/fuzz/test_campaign.py::test_known_findings_are_counted_and_not_found")
 def test_findings_are_kept_and_known_from_then_on(downstream, pytester):
     arguments = ("--regional-fuzz=4", "--regional-seed=1", "--regional-findings=found")
     first = fuzzed(downstream, BREAKS, *arguments, backend="test_it:faulty", blame="deep")

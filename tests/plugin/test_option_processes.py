@@ -52,6 +52,9 @@ KILLS = """
 """
 
 
+@pytest.mark.slow(
+    "starts a server, which imports torch", fast="tests/harness/test_fork_server.py::test_it_is_as_an_interpreter"
+)
 def test_forked(downstream, pytester):
     result = downstream(
         TEST + OTHERS,

@@ -190,6 +190,7 @@ def test_a_crash_is_one_failure_and_all_other_results_are_kept(downstream, distr
     result.stdout.fnmatch_lines(["*crashed while running*test_it?2?*"])
 
 
+@pytest.mark.slow("starts two workers", fast="test_each_test_runs_once_and_the_run_ends")
 def test_a_scheduler_of_the_users_is_mended_too(downstream, pytester):
     pytester.makeconftest(
         """

@@ -41,6 +41,7 @@ def test_one(regional):
 """
 
 
+@pytest.mark.slow("starts two workers", fast="test_neither_torch_nor_hypothesis_is_imported")
 @pytest.mark.parametrize(("option", "imports"), [("-n1", False), ("-n0", True)])
 def test_a_process_that_starts_workers_imports_no_torch(pytester, option, imports):
     pytester.makepyfile(test_it=MARKED, watch=WATCH)

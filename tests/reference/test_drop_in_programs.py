@@ -72,6 +72,9 @@ def matches_eager(fn, *inputs, **options):
     return calls
 
 
+@pytest.mark.slow(
+    "compiles drawn programs with gradients", fast="test_each_compile_sees_its_configs_and_gives_its_graph_away"
+)
 @pytest.mark.parametrize("pickled", [False, True], ids=["as_is", "through_pickle"])
 @pytest.mark.parametrize(
     ("fn", "calls", "unshared_calls"),

@@ -141,6 +141,7 @@ def test_a_program_trains_whatever_strides_its_regions_choose(drawn, layout, tel
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.slow("compiles twenty programs to C++", fast="test_a_program_trains_whatever_strides_its_regions_choose")
 @pytest.mark.parametrize("tells", [True, False])
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.__name__)

@@ -63,6 +63,7 @@ def test_values_inside_of_grad_jvp_and_vmap():
     assert diverging(program, (4, 3), backend="aot_eager") == Divergence()
 
 
+@pytest.mark.slow("compiles C++ twice", fast="test_two_backends")
 def test_nothing_differs():
     found = diverging(waves, (8, 8), (8, 8), grad=True)
     assert found == Divergence()

@@ -216,6 +216,10 @@ def test_a_failure_of_the_second_call():
         assert caught.value.blame.startswith(said)
 
 
+@pytest.mark.slow(
+    "searches with some ten compiles",
+    fast="tests/harness/blame/test_layers.py::test_a_region_that_is_wrong_without_inductor",
+)
 def test_a_failure_with_every_region_left_eager():
     """That another backend makes two partitions of the region is no explanation then."""
     with regional(regions_within(left=detached), "cpu", expects_regions=False) as r:
@@ -357,6 +361,7 @@ def test_what_the_harness_does_not_compile_is_not_searched():
     assert caught.value.blame.startswith("not searched for")
 
 
+@pytest.mark.slow("searches with some ten compiles", fast="test_nothing_stays_behind")
 def test_each_experiment_draws_the_same(wrong_sine):
     """The check draws its inputs, with some of which nothing is wrong."""
 
@@ -390,6 +395,7 @@ def test_nothing_stays_behind(wrong_sine):
     assert inductor_config.save_config() == settings
 
 
+@pytest.mark.slow("searches with some ten compiles", fast="test_a_wrong_lowering_in_a_region")
 def test_the_experiments_are_told(wrong_sine):
     found = searched(seconds=30)
     assert "the same" in found.evidence

@@ -26,6 +26,7 @@ def test_equal_programs_pass():
     assert 0.5 < found.ratio < 2
 
 
+@pytest.mark.slow("measures a dozen compiles", fast="test_the_ratio_is_that_of_the_medians")
 @pytest.mark.parametrize(
     ("backend", "setting"), [("reference", "pre_grad_custom_pass"), ("inductor", "post_grad_custom_post_pass")]
 )

@@ -108,6 +108,7 @@ def golden(r, x, tmp_path):
     return path
 
 
+@pytest.mark.slow("compiles a Llama block", fast="tests/harness/goldens/test_difference.py::test_operators")
 def test_one_operator(r, x, golden):
     block = LlamaBlock()
     block.feed_forward = WithGelu(SIZE, HIDDEN)
@@ -119,6 +120,7 @@ def test_one_operator(r, x, golden):
     ]
 
 
+@pytest.mark.slow("compiles a Llama block", fast="tests/harness/goldens/test_difference.py::test_borders")
 def test_an_operator_moved_into_a_region(r, x, golden):
     found = difference(r, golden, TransposesInside(), x)
     assert found[:2] == [
@@ -148,6 +150,7 @@ def test_one_fusion(r, x, golden):
     assert "softmax" in found[0]
 
 
+@pytest.mark.slow("compiles a Llama block", fast="tests/harness/goldens/test_difference.py::test_other_facts")
 def test_one_setting(r, x, golden):
     torch.set_float32_matmul_precision("medium")
     assert difference(r, golden, LlamaBlock(), x) == ["the precision of products: medium, was highest"]

@@ -30,6 +30,10 @@ with kernels_kept(), no_codegen, mock.patch("torch._inductor.compile_fx.compile_
 """
 
 
+@pytest.mark.slow(
+    "starts processes that import torch",
+    fast="tests/reference/test_artifacts.py::test_a_new_process_loads_and_gives_the_same_bits",
+)
 def test_saved_and_run_in_another_process(tmp_path):
     model = Model()
     x = torch.randn(4, 8, requires_grad=True)

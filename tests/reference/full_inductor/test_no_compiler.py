@@ -94,6 +94,7 @@ def check(found, expected):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
+@pytest.mark.slow("starts processes that import torch", fast="test_an_entry_of_the_outer_cache")
 def test_an_artifact_that_was_loaded_and_saved_again(environment, tmp_path):
     tmp_path.chmod(0o700)
     model = Sine()

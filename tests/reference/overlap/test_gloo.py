@@ -15,6 +15,9 @@ ROOT = Path(__file__).parents[3]
 SECONDS = 240
 
 
+@pytest.mark.slow(
+    "starts processes that import torch", fast="tests/faults/reference/test_overlap.py::test_a_broken_pass_is_noticed"
+)
 @pytest.mark.skipif(not dist.is_gloo_available(), reason="this torch was built without gloo")
 def test_two_ranks(tmp_path):
     environment = {
