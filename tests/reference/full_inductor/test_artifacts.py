@@ -3,6 +3,7 @@
 import contextlib
 import os
 
+import pytest
 import torch
 from torch._dynamo.aot_compile_types import BundledAOTAutogradSerializableCallable
 from torch._functorch.aot_autograd import aot_compile_joint_with_descriptors, aot_export_joint_with_descriptors
