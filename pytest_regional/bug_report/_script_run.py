@@ -371,10 +371,6 @@ def _message(error: Exception) -> str:
     return message_of(root_of(error)) or type(error).__name__
 
 
-if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
-
-
 #: Operators of other namespaces are a user's.
 _PYTORCHS = ("aten", "prims")
 
@@ -453,3 +449,7 @@ def _features(tensors: Sequence[torch.Tensor], dynamic: bool) -> Iterator[str]:
             yield "large"
         if (~values.isfinite() | (values == 0) & values.signbit()).any():
             yield "input:edges"
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))
