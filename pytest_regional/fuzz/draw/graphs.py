@@ -177,8 +177,6 @@ PASSES = (
     NamedPass("negate twice", _negate_twice),
 )
 
-__all__ = ["PASSES", "REGIONS", "AnnotatedGraph", "EncodedNode", "NamedPass", "graph_of", "region_of"]
-
 
 #: Layouts whose tensors can stand in for each other as far as operators go; an expanded one cannot be written to.
 _FREE: tuple[Any, ...] = tuple(
@@ -334,4 +332,15 @@ def reannotated(program: Program, chance: random.Random, without: frozenset[str]
     return with_order(varied) if orders else varied
 
 
-__all__ = ["VARIANTS", "reannotated", "with_other_annotations"]
+__all__ = [
+    "PASSES",
+    "REGIONS",
+    "VARIANTS",
+    "AnnotatedGraph",
+    "EncodedNode",
+    "NamedPass",
+    "graph_of",
+    "reannotated",
+    "region_of",
+    "with_other_annotations",
+]

@@ -134,9 +134,6 @@ def call(compiled: Any, inputs: Sequence[Any]) -> Any:
     return compiled(list(inputs)) if one_list else compiled(*inputs)
 
 
-__all__ = ["AtenGraph", "annotation_of", "aten_graph_of", "call"]
-
-
 #: So many graph modules keep the code that tracebacks show: a campaign makes hundreds a second.
 _REMEMBERED = 512
 
@@ -218,4 +215,4 @@ def _untouched(gm: GraphModule, inputs: tuple[torch.Tensor, ...], seed: int) -> 
         return execute(gm, inputs, backward=False, seed=seed, state_of=call)  # its constants are no state
 
 
-__all__ = ["AtenRun"]
+__all__ = ["AtenGraph", "AtenRun", "annotation_of", "aten_graph_of", "call"]

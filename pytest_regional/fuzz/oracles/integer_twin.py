@@ -227,12 +227,6 @@ def _parameters(builder: Builder, step: Step, other: Operator) -> tuple[tuple[st
     return builder.parameters(other, step.operands, Picks(()))
 
 
-__all__ = ["IntegerTwin", "NoTwinError", "integer_twin"]
-
-
-__all__ = ["ORACLES", "RoundingWatch", "Terms", "TwinRun", "terms_of"]
-
-
 class Terms(NamedTuple):
     """What is known of the elements of one operand.
 
@@ -498,3 +492,6 @@ ORACLES = (
         every=4,
     ),
 )
+
+
+__all__ = ["ORACLES", "IntegerTwin", "NoTwinError", "RoundingWatch", "Terms", "TwinRun", "integer_twin", "terms_of"]

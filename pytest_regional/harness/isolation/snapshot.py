@@ -334,8 +334,6 @@ OTHERS: tuple[Watched, ...] = (
 #: Restored last: the thread's dispatch keys that remain when all modes are restored.
 LAST: tuple[Watched, ...] = (State("dispatch keys", thread_state.dispatch_keys, thread_state.set_dispatch_keys),)
 
-__all__ = ["CONFIGURATION", "LAST", "MODES", "OTHERS", "SETTINGS", "is_pytorchs_doing"]
-
 
 #: All watched state, in the order of restoring.
 WATCHED: tuple[Watched, ...] = (
@@ -476,4 +474,15 @@ def _restore(watched: Watched, before: Any) -> list[Leak]:
     return [replace(leak, restored=False, unrestorable=True) if leak.name in still else leak for leak in leaks]
 
 
-__all__ = ["WATCHED", "WATCHED_WHILE_COMPILING", "Snapshot", "readable"]
+__all__ = [
+    "CONFIGURATION",
+    "LAST",
+    "MODES",
+    "OTHERS",
+    "SETTINGS",
+    "WATCHED",
+    "WATCHED_WHILE_COMPILING",
+    "Snapshot",
+    "is_pytorchs_doing",
+    "readable",
+]

@@ -40,7 +40,12 @@ def test_the_corpus_is_large_enough():
     assert {STATIC, DYNAMIC, HUGE} == {fault.sizes for fault in FAULTS}
 
 
-@pytest.mark.parametrize(("program", "sizes"), KINDS)
+DYNAMIC_IS_SLOW = pytest.mark.slow("asks z3 of symbolic sizes for seconds", fast="test_a_fault_is_refuted")
+
+
+@pytest.mark.parametrize(
+    ("program", "sizes"), [pytest.param(*kind, marks=[DYNAMIC_IS_SLOW] if kind[1] == DYNAMIC else []) for kind in KINDS]
+)
 def test_code_without_a_fault_is_not_refuted(emulation, made, program, sizes):
     code = made(program, sizes)
     found = verified(emulation, code, code.source, SECONDS, CONFIGS)
