@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_regional import _config, _environment
-from pytest_regional._marks import KnownFailures
+from pytest_regional._known_failures import KnownFailures
 from pytest_regional._reporting import ReportingErrors
 from pytest_regional._stash import CHOICE, Target
 from pytest_regional._torch import TESTED, installed_version, tested_versions, torch_version

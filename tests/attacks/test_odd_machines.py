@@ -13,7 +13,7 @@ import pytest
 
 import pytest_regional
 from pytest_regional import _config
-from pytest_regional._marks import KnownFailures
+from pytest_regional._known_failures import KnownFailures
 from pytest_regional.backends.registry import ProjectFile, ProjectFileError
 from pytest_regional.harness import process
 from pytest_regional.report.document import RunReport

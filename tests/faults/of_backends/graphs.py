@@ -280,7 +280,7 @@ FAULTS = (
         "the backward draws once more what the forward saved",
         ("parity",),
         ("suites/regions/test_backward_draws.py",),
-        (Patch("partitioners:drop_repeated", lambda original: lambda forward, backward: 0),),
+        (Patch("gradients:drop_repeated", lambda original: lambda forward, backward: 0),),
         needs=("training + draws",),
     ),
     Mutant(
@@ -288,14 +288,14 @@ FAULTS = (
         "a draw that nobody reads is dead code",
         (),  # programs that draw for nothing are not made: AOTAutograd drops most such draws on every backend
         (EFFECTS,),
-        (Patch("partitioners:pick_from_unused_tuples", _without_unused_draws),),
+        (Patch("gradients:pick_from_unused_tuples", _without_unused_draws),),
     ),
     Mutant(
         "unused_tuples_unknown",
         "an unused dropout breaks the split into forward and backward",
         (),  # programs that draw for nothing are not made
         (EFFECTS,),
-        (Patch("partitioners:pick_from_unused_tuples", lambda original: lambda graph: 0),),
+        (Patch("gradients:pick_from_unused_tuples", lambda original: lambda graph: 0),),
         errors=("*",),
     ),
     Mutant(
@@ -303,7 +303,7 @@ FAULTS = (
         "equal ops inside and outside of a region are merged",
         ("plan",),
         ("suites/regions/test_common_subexpressions.py",),
-        (Patch("partitioners:pick_from_unused_tuples", _merging_across_boundaries),),
+        (Patch("gradients:pick_from_unused_tuples", _merging_across_boundaries),),
     ),
     Mutant(
         "symbols_missing",

@@ -275,7 +275,7 @@ FAULTS = (
         "gradients of an op in place are in no region",
         (),
         (GRADIENTS,),
-        (Patch("partitioners:annotate_lost_gradients", lambda original: lambda joint: 0),),
+        (Patch("gradients:annotate_lost_gradients", lambda original: lambda joint: 0),),
     ),
     Mutant(
         "compiled_twice",
