@@ -71,7 +71,6 @@ def test_parity_where_gradients_are_added(regional, program):
     regional.assert_parity(program, *pair(regional))
 
 
-@pytest.mark.quick
 @pytest.mark.regional_compile(requires=("backward", "regions", "region_ids", "region_counts", "few_partitions"))
 @SUMS_STAY_OUTSIDE
 @pytest.mark.parametrize("program", SUMS, ids=lambda program: program.__name__)
@@ -116,7 +115,6 @@ def test_parity_of_ops_in_place(regional, write):
     regional.assert_parity(in_place(write), *pair(regional))
 
 
-@pytest.mark.quick
 @pytest.mark.regional_compile(requires=("backward", "regions", "region_ids", "region_counts", "few_partitions"))
 @METADATA_IS_LOST
 @pytest.mark.parametrize("write", WRITES, ids=lambda write: write.__name__)

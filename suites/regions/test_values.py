@@ -66,7 +66,6 @@ def sums(x, y):
 PROGRAMS = [arithmetic, comparisons, extremes, rectified, sums]
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_nan_infinities_and_negative_zeros(regional, program):
     x = torch.tensor(NONFINITE * 3, device=regional.device)

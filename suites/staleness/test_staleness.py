@@ -15,8 +15,8 @@ from .table import rows
 
 pytestmark = pytest.mark.regional_compile
 
-#: Few kinds of changes: code, a setting of the regions, a pass, memory.
-QUICK = {"code-edited_line", "passes-region_config", "passes-uuid_of_a_pre_grad_pass", "memory-two_buffers"}
+#: Few kinds of changes: code, and a setting of the regions.
+QUICK = {"code-edited_line", "passes-region_config"}
 
 
 def case(row: Change):
