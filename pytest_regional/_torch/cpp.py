@@ -166,7 +166,8 @@ def processor_checked_in(folder: Path) -> Iterator[None]:
     Generated code and all other caches stay where they are.
     """
     checking = threading.local()
-    instructions = [line for line in described_processor() if line.lower().startswith(("flags", "features"))]
+    named = [line for line in described_processor() if line.lower().startswith(("flags", "features"))]
+    instructions = "\n".join(named).encode()
 
     def check(original: Callable[..., bool], *args: Any) -> bool:
         checking.folder, checking.loaded = str(folder), None
@@ -178,7 +179,7 @@ def processor_checked_in(folder: Path) -> Iterator[None]:
             checking.folder = None
         if works and checking.loaded is not None:
             with contextlib.suppress(OSError):  # the next process loads it, too
-                checking.loaded.write_text("\n".join(instructions), encoding="utf-8")
+                checking.loaded.write_bytes(instructions)
         return works
 
     def write(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -188,7 +189,7 @@ def processor_checked_in(folder: Path) -> Iterator[None]:
         key, path = original(*args, **{"specified_dir": chosen, **kwargs})
         checking.loaded = Path(f"{path}.loaded")
         with contextlib.suppress(OSError):
-            if instructions and checking.loaded.read_text(encoding="utf-8") == "\n".join(instructions):
+            if instructions and checking.loaded.read_bytes() == instructions:
                 raise _LoadedBeforeError
         return key, path
 

@@ -15,7 +15,7 @@ from pytest_regional.testing import regional
 
 from .programs import plain
 
-MEASURED = pytest.mark.slow("compiles C++ anew", fast="test_phases_of_cold_compiles_add_up_and_each_takes_time")
+MEASURED = pytest.mark.slow("compiles C++ again", fast="test_phases_of_cold_compiles_add_up_and_each_takes_time")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_warm_compile_only_looks_up():
     assert times.phase("compiler").median < 0.05
 
 
-@pytest.mark.slow("compiles C++ anew", fast="test_arguments_and_random_numbers_stay_as_they_were")
+@pytest.mark.slow("compiles C++ again", fast="test_arguments_and_random_numbers_stay_as_they_were")
 def test_counters_hold_one_compile_and_the_test_is_not_vacuous():
     with regional("reference") as r:
         r.compile_times(plain, r.randn(8, 8), repeat=2)
