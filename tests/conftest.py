@@ -6,6 +6,7 @@ And a Redis server for the tests that need one.
 import gc
 import os
 import shutil
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -61,9 +62,13 @@ def pytest_sessionstart():
 
 
 def pytest_collection_finish():
-    """Have the collector of cycles not look through all modules and tests again and again: they stay."""
+    """Have the collector of cycles not look through all modules and tests again and again: they stay.
+
+    Nor each few hundred objects through what a compile makes, which lives until the compile ends.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -127,10 +132,12 @@ def warm_process(monkeypatch):
     For tests of something else: what they look at is the same in both.
     """
 
-    def run_interpreter(module, arguments, environment, timeout):
+    def run_interpreter(module, arguments, environment, timeout, python=sys.executable):
+        assert python == sys.executable
         return processes.run_module(module, arguments, Path.cwd(), environment, timeout, together=True)
 
     monkeypatch.setattr("pytest_regional.harness.process.run_interpreter", run_interpreter)
+    monkeypatch.setattr("pytest_regional.bug_report.running.run_interpreter", run_interpreter)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -40,7 +40,7 @@ def run(tmp_path):
 
 def test_what_a_process_finds(run, tmp_path):
     one = json.loads(run(TELL, "--first", "2", PYTEST_MINE="yes", PYTHONPATH="/nowhere").stdout)
-    assert one["torch"], warm_process.REASONS
+    assert one["torch"]
     assert one["arguments"] == ["--first", "2"]
     assert one["folder"] == str(tmp_path)
     assert one["first"] == [str(tmp_path), "/nowhere"]
@@ -95,7 +95,7 @@ def test_settings_of_a_test_do_not_reach_the_server(run, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "7")
     assert not json.loads(run(TELL).stdout)["torch"]
     monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", warm_process.ENVIRONMENT["TORCHINDUCTOR_COMPILE_THREADS"])
-    assert json.loads(run(TELL).stdout)["torch"], warm_process.REASONS
+    assert json.loads(run(TELL).stdout)["torch"]
 
 
 def test_a_script(tmp_path):
@@ -132,3 +132,33 @@ MADE = """
 
 def test_it_is_no_process_of_multiprocessings(run):
     assert run(MADE).stdout == "None []\nTrue\n"
+
+
+WORKER = """
+    import json, os, sys
+    import numpy, pytest
+
+    torch = sys.modules.get("torch")
+    known = sorted({name.partition(".")[0] for name in sys.modules} & {"pytest_regional", "tests"})
+
+    @pytest.mark.parametrize("number", range(2))
+    def test_it(number):
+        draws = [torch and float(torch.rand(1)), numpy.random.rand()]
+        print("told:", json.dumps([os.getppid(), sys.argv, known, draws]))
+        os.environ.get("PYTEST_DIE") and os._exit(3)
+"""
+
+
+def test_workers_are_forked_with_torch_and_each_draws_its_own_numbers(tmp_path):
+    (tmp_path / "test_it.py").write_text(textwrap.dedent(WORKER))
+    options = ["-n2", "--dist=each", "-rP", "-pno:regional", "-pno:randomly", "-pno:hypothesispytest"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+    done = run_module("pytest", options, tmp_path, environment)
+    told = [json.loads(line[6:]) for line in done.stdout.splitlines() if line.startswith("told:")]
+    assert len(told) == 4, done.stdout + done.stderr
+    assert len({parent for parent, *_ in told}) == 1
+    assert {(*arguments, *known) for _, arguments, known, _ in told} == {("-c",)}
+    assert len({number for *_, draws in told for number in draws} - {None}) == 8
+    done = run_module("pytest", [*options, "--dist=load"], tmp_path, {**environment, "PYTEST_DIE": "1"})
+    assert "worker 'gw0' crashed" in done.stdout
+    assert done.returncode == 1

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -21,9 +22,6 @@ ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = dict(os.environ)
 #: What tests set besides, and no import looks at here.
 READ_LATER = ("HOME", "USERPROFILE")
-
-#: Why interpreters were started instead.
-REASONS: list[str] = []
 
 _SERVERS: list[ForkServer] = []
 
@@ -54,14 +52,19 @@ def run_module(
         subprocess.TimeoutExpired: it did not end in ``timeout`` seconds, and was killed.
     """
     command = [sys.executable, "-m", module, *arguments]
+    forked = environment
+    if module == "pytest" and any(one.startswith("-n") and one != "-n0" for one in arguments):
+        module = "pytest_with_warm_workers"
+        path = [environment.get("PYTHONPATH", ""), str(ROOT / "tests" / "warm")]
+        forked = {**environment, "PYTHONPATH": os.pathsep.join(filter(None, path))}
     with tempfile.TemporaryDirectory(prefix="warm-") as scratch:
         stdout, stderr = Path(scratch, "stdout"), Path(scratch, "stderr")
         with stdout.open("ab") as out, stderr.open("ab") as err:
             output = (out.fileno(), out.fileno() if together else err.fileno())
             try:
-                process = server().fork(module, arguments, environment, str(folder), output)
+                process = server().fork(module, arguments, forked, str(folder), output)
             except ForkServerError as error:
-                REASONS.append(str(error))
+                warnings.warn(f"an interpreter was started: {error}", stacklevel=2)
                 return _interpreter(command, folder, environment, timeout, together=together)
         late = False
         try:

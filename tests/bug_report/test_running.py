@@ -12,6 +12,8 @@ import pytest
 from pytest_regional.bug_report import running
 from pytest_regional.bug_report.running import Changes, ScriptRunner
 
+pytestmark = pytest.mark.usefixtures("warm_process")
+
 HEAD = "import os, sys\nimport torch\n"
 COMPILED = """\
 import torch

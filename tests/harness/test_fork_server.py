@@ -252,6 +252,11 @@ def test_no_value_is_named():
     assert why == "its environment is not the server's: KEY0, KEY1, KEY2 and 2 more"
 
 
+def test_the_assembler_that_inductor_finds_needs_none():
+    """Inductor names it in the environment when it first compiles for a GPU; Triton reads it when it compiles."""
+    assert why_environment_differs({}, {"TRITON_PTXAS_PATH": "/bin/ptxas"}, client.READ_LATER) == ""
+
+
 def test_coverage_needs_an_interpreter():
     measured = {"COVERAGE_PROCESS_START": "rc"}
     assert "measures an interpreter from its start" in why_environment_differs(measured, measured, ())

@@ -34,7 +34,10 @@ def servers():
     made.end()
 
 
-@pytest.fixture(params=["spawn", "forkserver"], autouse=True)
+INTERPRETERS = pytest.mark.slow("starts interpreters that import torch", fast="test_an_interpreter_of_its_own")
+
+
+@pytest.fixture(params=[pytest.param("spawn", marks=INTERPRETERS), "forkserver"], autouse=True)
 def _way(request, monkeypatch):
     """Start each new process in one way, and no other."""
     if request.param == "spawn":
@@ -85,6 +88,7 @@ def quiet():
     return regional("aot_eager", expects_regions=False)
 
 
+@pytest.mark.parametrize("_way", ["spawn", "forkserver"], indirect=True)
 def test_an_interpreter_of_its_own():
     with regional("torch", expects_regions=False) as r:
         there = r.in_new_process(compile_product, 4)

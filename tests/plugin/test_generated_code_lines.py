@@ -100,7 +100,13 @@ def code_of(test):
     return [(Path(one["path"]), one["line"], one["what"]) for one in test.get("generated_code", ())]
 
 
-@pytest.mark.parametrize("backend", ["inductor", "reference"])
+FAILS_NINE_TIMES = pytest.mark.slow(
+    "compiles nine programs, and searches what is to blame",
+    fast="test_the_path_is_there_after_the_run_and_the_line_is_that_of_the_kernel",
+)
+
+
+@pytest.mark.parametrize("backend", [pytest.param("inductor", marks=FAILS_NINE_TIMES), "reference"])
 def test_the_path_is_there_after_the_run_and_the_line_is_that_of_the_kernel(downstream, pytester, backend):
     result = downstream(SOURCE, f"--regional-backend={backend}", *RUN)
     result.assert_outcomes(failed=9)

@@ -16,7 +16,9 @@ def gradients(run, network, x):
 
 
 @pytest.mark.parametrize("bidirectional", [False, True], ids=["one_way", "both_ways"])
-@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize(
+    "layers", [1, pytest.param(2, marks=pytest.mark.slow("compiles twice as much", fast="test_training"))]
+)
 @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM], ids=["rnn", "gru", "lstm"])
 def test_training(kind, layers, bidirectional):
     network = InRegion(kind, layers, bidirectional)

@@ -21,7 +21,19 @@ def waiting(source):
 
 @pytest.mark.parametrize(
     ("program", "sizes", "fault", "property", "kernel"),
-    [("even", DYNAMIC, NO_STORE_MASK, MEMORY, 0), ("products", STATIC, STALE, BUFFERS, -1)],
+    [
+        ("even", DYNAMIC, NO_STORE_MASK, MEMORY, 0),
+        pytest.param(
+            "products",
+            STATIC,
+            STALE,
+            BUFFERS,
+            -1,
+            marks=pytest.mark.slow(
+                "replays two kernels that wait", fast="test_a_replay_that_takes_too_long_confirms_nothing"
+            ),
+        ),
+    ],
 )
 def test_a_replay_that_takes_too_long_confirms_nothing(emulation, program, sizes, fault, property, kernel):
     code = compiled(emulation, program, sizes)

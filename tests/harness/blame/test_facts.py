@@ -148,12 +148,15 @@ def has_a_partition_each(r, fn, *inputs):
     assert {one.partitions for one in record.regions} == {1}
 
 
+SEARCHES = pytest.mark.slow("searches with some ten compiles", fast="test_a_stage")
+
+
 @pytest.mark.parametrize(
     ("fault", "check", "layer"),
     [
-        ("every_op_alone", has_a_partition_each, "partitioning"),
+        pytest.param("every_op_alone", has_a_partition_each, "partitioning", marks=SEARCHES),
         ("first_input_kept", holds, "call"),
-        ("sigmoid_rounded", holds, "extraction"),
+        pytest.param("sigmoid_rounded", holds, "extraction", marks=SEARCHES),
         ("output_detached", holds, "backend"),
     ],
 )

@@ -38,7 +38,10 @@ def searched(program=waves, backend="reference", **options):
         return r.blame(program, r.randn(8, 8), r.randn(8, 8), **options)
 
 
-@pytest.mark.parametrize("backend", ["reference", "torch"])
+SEARCHES = pytest.mark.slow("searches with some ten compiles", fast="test_a_wrong_lowering_in_a_region")
+
+
+@pytest.mark.parametrize("backend", [pytest.param("reference", marks=SEARCHES), "torch"])
 def test_a_wrong_lowering_in_a_region(wrong_sine, backend):
     found = searched(backend=backend)
     assert (found.layer, found.regions, found.confidence) == ("lowering", ("second",), "confirmed")
