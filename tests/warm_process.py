@@ -11,9 +11,12 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import pytest
 
 from pytest_regional.harness.fork_server.client import ForkServer, ForkServerError
 
@@ -93,6 +96,16 @@ def _interpreter(
         check=False,
         timeout=timeout,
     )
+
+
+def ran(module: str, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> pytest.RunResult:
+    """Run ``python -m module arguments``, as :func:`run_module`; print and return what ``pytester.run`` does."""
+    begin = time.perf_counter()
+    done = run_module(module, arguments, folder, environment)
+    sys.stdout.write(done.stdout)
+    sys.stderr.write(done.stderr)
+    seconds = time.perf_counter() - begin
+    return pytest.RunResult(done.returncode, done.stdout.splitlines(), done.stderr.splitlines(), seconds)
 
 
 def run_script(

@@ -30,6 +30,9 @@ from pytest_regional.harness.options import CompileOptions
 from pytest_regional.harness.parity.execution import cotangents_for
 from pytest_regional.harness.pre_grad_passes import runs_counted
 
+#: Outside of experiments.
+_NO_CHANGE = Change()
+
 
 class CompilesWithBackend:
     """The part of :class:`Regional` that makes Dynamo backends from the specification and observes them."""
@@ -43,7 +46,7 @@ class CompilesWithBackend:
         self._whose = Ownership(self._spec)
         self._backends: dict[Any, Callable[..., Any]] = {}
         self._current = threading.local()
-        self._change = Change()
+        self._change = _NO_CHANGE
         self._passes_applied: tuple[str, ...] = ()
         self._observer = Observer(self._capture_scope, self._whose, self._named)
 
@@ -92,6 +95,11 @@ class CompilesWithBackend:
                 yield
         finally:
             self._change, self._spec = outer, spec
+
+    @property
+    def _experimenting(self) -> bool:
+        """Whether an experiment runs: what fails in it is not followed up."""
+        return self._change is not _NO_CHANGE
 
     def _passes_left(self, given: Any) -> Any:
         """Return the passes that the change at work does not leave out, in the form in which they were given."""

@@ -11,6 +11,8 @@ from pytest_regional.bug_report import running
 from pytest_regional.bug_report.running import ScriptRunner, subject_of_test
 from pytest_regional.bug_report.subjects import SubjectError
 
+pytestmark = pytest.mark.usefixtures("warm_process")
+
 TEST = """\
 import pytest
 import torch

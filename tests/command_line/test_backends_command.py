@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.warm_process import ran
+
 
 @pytest.fixture
 def backends(pytester):
     def run(*names: str) -> pytest.RunResult:
-        return pytester.run(sys.executable, "-m", "pytest_regional", "backends", *names)
+        return ran("pytest_regional", ["backends", *names], pytester.path, os.environ)
 
     return run
 

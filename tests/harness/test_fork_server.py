@@ -133,6 +133,10 @@ def all_but_hashes(differs):
     return number, *rest
 
 
+@pytest.mark.slow(
+    "starts a server and an interpreter with torch",
+    fast="tests/test_warm_process.py::test_it_is_as_python_runs_a_module",
+)
 def test_it_is_as_an_interpreter(torch_server, run, tmp_path, request):
     torch_server.start()  # before this process is odd
     request.getfixturevalue("odd_process")

@@ -7,12 +7,11 @@ import os
 import pkgutil
 import sys
 import textwrap
-import time
 from types import ModuleType
 
 import pytest
 
-from tests.warm_process import run_module
+from tests.warm_process import ran
 
 PROGRAM = """
 import torch
@@ -53,14 +52,9 @@ class KeepInstalledModules:
 
 def in_a_process(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
     """Run pytest as ``pytester.runpytest_subprocess`` does, where torch is imported already."""
-    begin = time.perf_counter()
     basetemp = pytester.path / "basetemp"
     basetemp.mkdir(exist_ok=True)
-    done = run_module("pytest", [f"--basetemp={basetemp}", *options], pytester.path, os.environ)
-    sys.stdout.write(done.stdout)
-    sys.stderr.write(done.stderr)
-    seconds = time.perf_counter() - begin
-    return pytest.RunResult(done.returncode, done.stdout.splitlines(), done.stderr.splitlines(), seconds)
+    return ran("pytest", [f"--basetemp={basetemp}", *options], pytester.path, os.environ)
 
 
 @pytest.fixture

@@ -403,7 +403,7 @@ class ParityCheck:
 
     def _error(self, report: ParityReport, *cases: _Case) -> ParityError:
         """Return the error of a failed comparison, with what is to blame as far as it is to be looked for."""
-        depth = self.depth or self.regional.blame_depth
+        depth = "off" if self.regional._experimenting else self.depth or self.regional.blame_depth
         sources = tuple(self.regional._observer.sources[self._compiled_before :])
         outputs = cases[0].eager.outputs if cases else ()
         if depth == "deep" and self.searchable:

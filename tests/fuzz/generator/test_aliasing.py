@@ -272,17 +272,21 @@ def test_the_reducer_gives_an_input_that_matters_not_its_own_memory():
 
 def test_every_part_and_layout_is_drawn():
     source = random.Random(2)
-    programs = [random_program(source) for _ in range(700)]
-    arguments = [argument for program in programs for argument in program.arguments]
-
-    assert {argument.part for argument in arguments if argument.alias_of is not None} == set(PARTS)
-    assert {argument.layout for argument in arguments} == set(LAYOUTS)
+    parts, layouts = set(PARTS), set(LAYOUTS)
+    for _ in range(700):
+        for argument in random_program(source).arguments:
+            layouts.discard(argument.layout)
+            if argument.alias_of is not None:
+                parts.discard(argument.part)
+        if not parts and not layouts:
+            return
+    pytest.fail(f"never drawn: {parts}, {layouts}")
 
 
 def test_tensors_of_one_memory_have_a_base_all_or_none():
     """AOTAutograd refuses a mix of both where it is written to."""
     source = random.Random(3)
-    for _ in range(400):
+    for _ in range(200):
         program = random_program(source)
         inputs = dict(enumerate(program.inputs()))
         for number, argument in enumerate(program.arguments):

@@ -133,10 +133,11 @@ def test_a_counter_of_what_the_backend_disclaims_is_left_out():
 
 
 def twins(x, w):
+    # Matrix products alone need no C++ compiler.
     with region("one"):
-        h = (x @ w).sin()
+        h = x @ w @ w
     with region("two"):
-        return (h @ w).sin()
+        return h @ w @ w
 
 
 def holds(r, fn, *inputs):
@@ -176,6 +177,30 @@ def test_a_fault_in_a_stage_of_a_backend(fault, check, layer):
     assert found.layer == layer, found.evidence
     if layer not in ("backend",):
         assert "right with backend 'reference' in its place" in found.sentence
+
+
+def test_no_experiment_looks_for_the_region_that_is_to_blame():
+    """A comparison that fails in a test compiles once more for each region; the search has experiments for that."""
+    compiled = []
+
+    def wrong(gm, inputs, **options):
+        compiled.append(gm)
+        return lambda *given: [2 * one for one in gm(*given)]
+
+    spec = BackendSpec("wrong", lambda: wrong)
+    with regional(spec, "cpu", expects_regions=False) as r:
+        checks = []
+
+        def check(fn, x, w):
+            before = len(compiled)
+            try:
+                r.assert_parity(fn, x, w)
+            finally:
+                checks.append(len(compiled) - before)
+
+        assert r.blame(twins, r.randn(8, 8), r.randn(8, 8), check=check).layer == "backend"
+    assert len(checks) > 3
+    assert max(checks) == 1
 
 
 def test_the_reference_is_compared_with_pytorchs_own():

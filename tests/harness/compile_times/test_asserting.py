@@ -20,6 +20,7 @@ def times(*seconds, phase="passes", other=0.001, program="f", not_measured=()):
     return CompileTimes("inductor", program, compiles, not_measured)
 
 
+@pytest.mark.slow("measures a dozen compiles", fast="test_the_ratio_is_that_of_the_medians")
 def test_equal_programs_pass():
     with regional("reference") as r:
         found = r.assert_compile_time(plain, r.randn(8, 8), against=equal, at_most=2.0, phase="inductor")

@@ -23,7 +23,7 @@ MEASURED = pytest.mark.slow("compiles C++ again", fast="test_phases_of_cold_comp
 )
 def test_phases_of_cold_compiles_add_up_and_each_takes_time(backend):
     with regional(backend) as r:
-        x = r.randn(8, 8, requires_grad=True)
+        x = r.randn(8, 8, requires_grad=backend != "reference")
         began = time.perf_counter()
         times = r.compile_times(plain, x, repeat=1, clock="wall")
         wall = time.perf_counter() - began
@@ -33,11 +33,9 @@ def test_phases_of_cold_compiles_add_up_and_each_takes_time(backend):
     # The compiler ran, though the store has the kernels: nothing else takes as long.
     assert times.phase("compiler").median > 0.3
     assert times.total.median < wall
-
-
-def test_regions_are_told_apart_where_they_compile_alone():
-    with regional("reference") as r:
-        times = r.compile_times(plain, r.randn(8, 8), repeat=1)
+    if backend != "reference":
+        return
+    # It compiles regions alone, and tells them apart.
     regions = {f"region {name} of the inference graph" for name in ("first", "second")}
     assert regions < set(times.parts())
     assert regions <= set(times.parts("passes")) | set(times.parts("inductor"))
