@@ -17,7 +17,7 @@ RUN := $(VENV)/bin/python -m
 # Some images set it; an interpreter that compiles torch anew starts in eleven seconds instead of four.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: conformance transformers gpu services test test-all lint types docs reference examples bench coverage detection property check clean
+.PHONY: conformance transformers gpu services test test-all core lint types docs reference examples bench coverage detection property check clean
 
 conformance: $(VENV)/installed  ## Run the quick tests of the conformance suites; ends with the conformance table. SUITES=all runs all tests.
 	$(RUN) pytest --regional-backend=$(BACKEND) suites $(CHOSEN) $(WORKERS) $(PYTEST_ARGS)
@@ -27,6 +27,9 @@ test: $(VENV)/installed  ## Run the project's own tests, less those marked slow.
 
 test-all: $(VENV)/installed  ## Run all tests of the project, as every night does.
 	$(RUN) pytest tests $(WORKERS) $(PYTEST_ARGS)
+
+core: $(VENV)/installed  ## Run tests of the core in a copy without the packages fuzz, verify, emulation and reference.
+	$(VENV)/bin/python tools/core
 
 transformers: $(VENV)/installed  ## Install transformers, and torchtitan without what it requires, and run the suite of their models and passes.
 	$(RUN) pip install --quiet --disable-pip-version-check -c $(firstword $(wildcard $(VENV)/constraints.txt) constraints.txt) -e ".[transformers]"
@@ -69,7 +72,7 @@ detection: $(VENV)/installed  ## Run suites and fuzzer against faulty backends; 
 property: $(VENV)/installed  ## Plan 1,000,000 small graphs, and partition 10,000 larger ones two ways (about fifteen minutes).
 	$(RUN) pytest tests/reference/test_schedule.py tests/reference/test_partition_property.py --hypothesis-profile=full $(PYTEST_ARGS)
 
-check: lint types docs test examples  ## Everything that CI runs.
+check: lint types docs core test examples  ## Everything that CI runs.
 
 clean:  ## Remove the environments.
 	rm -rf .venv .venv-torch-*

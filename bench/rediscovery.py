@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.known_bug_signatures import OUT_OF_REACH, SIGNATURES, FindingData
-from pytest_regional._files import write_whole
+from pytest_regional._base.files import write_whole
 from suites.history.__main__ import VERSIONS
 from suites.history.known_bugs import BACKENDS, KnownBug, all_bugs
 

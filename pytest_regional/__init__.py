@@ -9,8 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_regional._errors import RegionalError, RegionalLeakWarning, RegionalWarning
-    from pytest_regional._region import AnnotationError, region
+    from pytest_regional._base.errors import RegionalError, RegionalLeakWarning, RegionalWarning
+    from pytest_regional._base.region import AnnotationError, region
     from pytest_regional.backends.adapters import GraphCapabilities
     from pytest_regional.backends.capabilities import (
         Capabilities,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pytest_regional.harness.vacuity import BackendLeakError, FallbackError, VacuousTestError
 
 _HOMES = {
-    "AnnotationError": "_region",
+    "AnnotationError": "_base.region",
     "BackendLeakError": "harness.vacuity",
     "BackendSpec": "backends.spec",
     "BadProgramError": "harness.parity.compare",
@@ -60,9 +60,9 @@ _HOMES = {
     "ParityError": "harness.parity.compare",
     "ParityReport": "harness.parity.compare",
     "Regional": "harness.regional",
-    "RegionalError": "_errors",
-    "RegionalLeakWarning": "_errors",
-    "RegionalWarning": "_errors",
+    "RegionalError": "_base.errors",
+    "RegionalLeakWarning": "_base.errors",
+    "RegionalWarning": "_base.errors",
     "Support": "backends.capabilities",
     "TrainingParityError": "harness.training",
     "UnknownCounterError": "harness.counters",
@@ -70,7 +70,7 @@ _HOMES = {
     "at_least": "harness.counters",
     "at_most": "harness.counters",
     "declared": "backends.capabilities",
-    "region": "_region",
+    "region": "_base.region",
     "report_region": "harness.regional",
     "supported": "backends.capabilities",
     "supported_for": "backends.capabilities",

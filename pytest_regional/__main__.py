@@ -2,6 +2,6 @@
 
 import sys
 
-from pytest_regional.command_line import main
+from pytest_regional.cli import main
 
 sys.exit(main())

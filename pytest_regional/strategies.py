@@ -13,7 +13,7 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.control import current_build_context
 
-from pytest_regional._text import unknown_name
+from pytest_regional._base.text import unknown_name
 from pytest_regional.fuzz.draw.encoding import EncodedProgram, EncodedStep, Options, program_of, table
 from pytest_regional.fuzz.draw.graphs import (
     ARGUMENT_BYTES,

@@ -15,20 +15,20 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_regional._errors import RegionalValueError
-from pytest_regional._pass_forms import pass_form
-from pytest_regional._seeds import DEFAULT_SEED
+from pytest_regional._base.errors import RegionalValueError
+from pytest_regional._base.seeds import DEFAULT_SEED
 from pytest_regional._torch.inductor import kernels_not_built
-from pytest_regional.emulation.compile_check.worker import DEFAULT_ARCHITECTURES
+from pytest_regional._torch.pass_forms import pass_form
 from pytest_regional.harness.counters import Bound, Counters, at_least, at_most
 from pytest_regional.harness.devices.device import EMULATED, kind_of_device
+from pytest_regional.harness.devices.emulated import check_refuted
 from pytest_regional.harness.devices.on_device import device_limit
 from pytest_regional.harness.distributed import fake_process_group as fake_pg
 from pytest_regional.harness.options import CompileOptions
 from pytest_regional.harness.pre_grad_passes import counting_pass as pre_grad_pass
 from pytest_regional.harness.pre_grad_passes import replacing
 from pytest_regional.harness.regional import Regional, harness, running
-from pytest_regional.harness.vacuity import check_backend_leaks
+from pytest_regional.harness.vacuity import check_backend_leaks, check_fallbacks, check_not_vacuous
 
 if TYPE_CHECKING:
     from pytest_regional.backends.spec import BackendSpec
@@ -126,11 +126,11 @@ def regional(
         _skip_without(made, requires)
         made.require_device(*device_requires)
         yield made
-        made.check_fallbacks()
-        made.check_verified()
+        check_fallbacks(made)
+        check_refuted(made.verified_kernels())
         check_backend_leaks(made)
         if expects_regions:
-            made.check_not_vacuous()
+            check_not_vacuous(made)
 
 
 def _skip_without(made: Regional, requires: Sequence[str]) -> None:
@@ -206,7 +206,7 @@ def require_device(*requirements: str) -> None:
 
 
 def assert_kernels_compile(
-    record: CompileRecord, arch: Sequence[str] | str = DEFAULT_ARCHITECTURES, **options: Any
+    record: CompileRecord, arch: Sequence[str] | str | None = None, **options: Any
 ) -> KernelReport:
     """As :meth:`Regional.assert_kernels_compile` of :func:`current`."""
     return current().assert_kernels_compile(record, arch, **options)

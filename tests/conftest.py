@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from pytest_regional._processes import cpu_seconds_of
+from pytest_regional._base.processes import cpu_seconds_of
 from pytest_regional._torch.dynamo import guards_untimed
 from pytest_regional._torch.process_state import structured_trace_off
 from pytest_regional.harness.kernel_store import VARIABLE, kernels_kept

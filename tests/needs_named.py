@@ -19,7 +19,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.utils._pytree import tree_leaves
 
 from pytest_regional import BackendSpec, Capabilities, Support, declared, unsupported
-from pytest_regional._stash import TARGET
+from pytest_regional._base.stash import TARGET
 from tests.splitting_backend import RefusedError
 
 #: What such a backend has; the others it has no part in. A trace loses channels-last strides (of ``roll``, say).

@@ -79,7 +79,7 @@ bugs = BugClass("planted")
 @bugs(1, {entry}, in_region=False)
 def planted(regional):
     "A bug that is planted here."
-    regional.assert_parity(torch.sin, regional.ones(3))
+    regional.assert_parity(torch.sin, torch.ones(3, device=regional.device))
     {check}
 
 @pytest.mark.regional_compile

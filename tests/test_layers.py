@@ -5,11 +5,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 pytest.importorskip("importlinter")
+grimp = pytest.importorskip("grimp")
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -55,3 +58,17 @@ def test_planted_imports_break_them(copy: Path) -> None:
     assert "3 broken" in output
     for _, found in PLANTED.values():
         assert found in output
+
+
+def cycles(imports: Iterable[tuple[str, str]]) -> list[set[str]]:
+    return [found for found in nx.strongly_connected_components(nx.DiGraph(imports)) if len(found) > 1]
+
+
+def test_no_modules_import_each_other() -> None:
+    """Also where the import is inside of a function."""
+    graph = grimp.build_graph("pytest_regional", exclude_type_checking_imports=True, cache_dir=None)
+    imports = [(one, other) for one in graph.modules for other in graph.find_modules_directly_imported_by(one)]
+    assert len(imports) > 1000
+    assert cycles(imports) == []
+    one, other = imports[0]
+    assert {one, other} <= set().union(*cycles([*imports, (other, one)]))

@@ -30,6 +30,7 @@ def no_new_process(monkeypatch):
     monkeypatch.setattr(runner, "_compiled_in_new_process", lambda *given: {})
 
 
+@pytest.mark.usefixtures("warm_process")
 def test_a_planted_cache_in_another_process():
     found = checked("WITHOUT_NUMBERS", NUMBER, FUNCTION)
     assert {name: set(problems) for name, problems in found.items()} == {

@@ -58,7 +58,7 @@ def violations(text: str) -> list[str]:
         "from pytest_regional import reference",
         "from pytest_regional import Obsever",
         "from pytest_regional.testing import _skip_without",
-        "def test(regional):\n    regional._observer.log",
+        "def test(regional):\n    regional._spec.name",
     ],
 )
 def test_a_violation_is_found(planted):

@@ -1,6 +1,6 @@
 """Texts of messages."""
 
-from pytest_regional._text import without_middle
+from pytest_regional._base.text import without_middle
 
 
 def test_a_long_text_keeps_its_start_and_its_end():

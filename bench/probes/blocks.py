@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch._inductor
 
-from pytest_regional._region import region
+from pytest_regional._base.region import region
 
 
 class Block(torch.nn.Module):

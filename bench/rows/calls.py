@@ -31,7 +31,7 @@ TURNS_A_ROUND = 3
 
 def program(count: int, *, annotated: bool) -> Callable[..., Any]:
     """Return ``count`` products with an eager op after each."""
-    from pytest_regional._region import region
+    from pytest_regional._base.region import region
 
     def run(x: Any, w: Any) -> Any:
         for _ in range(count):

@@ -27,7 +27,7 @@ def model() -> Any:
     """Return two layers, attention and the feed-forward network of each a region."""
     import torch
 
-    from pytest_regional._region import region
+    from pytest_regional._base.region import region
 
     class Layer(torch.nn.Module):
         def __init__(self) -> None:

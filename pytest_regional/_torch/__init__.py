@@ -42,7 +42,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._base.errors import RegionalError
 
 
 class MissingTorchSymbolError(RegionalError, ImportError):

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._base.errors import RegionalError
 from pytest_regional._torch import private_module, symbol
 from pytest_regional._torch.compile_phases import logged
 from pytest_regional._torch.config import dynamo_config, functorch_config, inductor_config

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
-from pytest_regional._errors import RegionalValueError
-from pytest_regional._text import unknown_name
+from pytest_regional._base.errors import RegionalValueError
+from pytest_regional._base.text import unknown_name
 from pytest_regional._torch import MissingTorchSymbolError, private_module, symbol
 from pytest_regional._torch.patching import COMPILE_STAGES, PatchPoint, missing, wrapped
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._base.errors import RegionalError
 from pytest_regional._torch import private_module, symbol, torch_version
 from pytest_regional._torch.config import inductor_config
 from pytest_regional._torch.patching import COMPILE_STAGES, PatchPoint, patched, patched_stages, wrapped

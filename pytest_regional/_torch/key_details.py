@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_regional._cache_keys import CacheKey
-from pytest_regional._errors import RegionalError
+from pytest_regional._base.cache_keys import CacheKey
+from pytest_regional._base.errors import RegionalError
 from pytest_regional._torch import symbol
 from pytest_regional._torch.autograd_cache import UncacheableGraphError, looked_up
 from pytest_regional._torch.config import FUNCTORCH, INDUCTOR

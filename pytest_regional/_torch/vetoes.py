@@ -253,7 +253,8 @@ def _fused(node: Any) -> str:
     """Return the name of a node of the scheduler, and the operators that it computes."""
     origins = (one for inner in node.get_nodes() for one in getattr(inner.node, "origins", ()) or ())
     names = sorted({str(getattr(one.target, "overloadpacket", one.target)) for one in origins if one.op != "output"})
-    return f"{node.get_name()} ({', '.join(names[:3])}{', ...' * (len(names) > 3)})" if names else node.get_name()
+    shown = ", ".join([*names[:3], "..."] if len(names) > 3 else names)
+    return f"{node.get_name()} ({shown})" if names else str(node.get_name())
 
 
 def _pattern_name(entry: Any) -> str:

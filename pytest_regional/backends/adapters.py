@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from pytest_regional._cache_keys import CacheKey
+from pytest_regional._base.cache_keys import CacheKey
 from pytest_regional.backends.capabilities import Capabilities, Support, declared, supported, supported_for, unsupported
 from pytest_regional.backends.spec import BackendSpec
 

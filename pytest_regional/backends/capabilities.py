@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from pytest_regional._errors import RegionalValueError
-from pytest_regional._text import unknown_name
+from pytest_regional._base.errors import RegionalValueError
+from pytest_regional._base.text import unknown_name
 from pytest_regional._torch import installed_version, release_of
 
 

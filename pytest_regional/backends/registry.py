@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import importlib.metadata
+import importlib.util
 import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_regional._errors import RegionalError, RegionalValueError
-from pytest_regional._files import TextFileError, text_of
-from pytest_regional._text import unknown_name
+from pytest_regional._base.errors import RegionalError, RegionalValueError
+from pytest_regional._base.files import TextFileError, text_of
+from pytest_regional._base.text import unknown_name
 from pytest_regional.backends.spec import BackendSpec
 
 GROUP = "pytest_regional.backends"
@@ -34,8 +35,10 @@ class BackendImportError(RegionalError, ImportError):
 def _built_in() -> dict[str, Callable[[], BackendSpec]]:
     from pytest_regional.backends import adapters
 
+    # The reference is an optional part.
+    reference = {"reference": adapters.reference} if importlib.util.find_spec("pytest_regional.reference") else {}
     return {
-        "reference": adapters.reference,
+        **reference,
         "torch": adapters.torch_regional,
         "inductor": adapters.inductor,
         "aot_eager": adapters.aot_eager,
@@ -96,7 +99,7 @@ def _find(name: str) -> BackendSpec:
         return _specify(name, _load(name, entries[name].load))
     if all(name.partition(":")):
         return _specify(name, _load(name, lambda: pkgutil.resolve_name(name)))
-    if name == _OURS:
+    if name == _OURS and "reference" in _built_in():
         return _built_in()["reference"]()
     registered = _for_torch_compile()
     if name in registered:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_regional._cache_keys import CacheKey
-from pytest_regional._text import unknown_name
+from pytest_regional._base.cache_keys import CacheKey
+from pytest_regional._base.text import unknown_name
 from pytest_regional.backends.capabilities import Capabilities, Support, unsupported
 
 COMPILE_OPTIONS = frozenset({"pre_grad_pass_timing"})

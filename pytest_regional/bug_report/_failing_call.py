@@ -17,8 +17,8 @@ import pytest
 import torch
 import torch.fx
 
-from pytest_regional._processes import cpu_seconds
-from pytest_regional._text import first_line
+from pytest_regional._base.processes import cpu_seconds
+from pytest_regional._base.text import first_line
 from pytest_regional._torch.fx_graphs import run_checked
 from pytest_regional.bug_report.graph_source import UnwritableGraphError, source_of_graph, sources_of_inputs
 from pytest_regional.bug_report.running import ANSWER_VARIABLE

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._base.errors import RegionalError
 from pytest_regional._torch import pytree
 from pytest_regional._torch.config import INDUCTOR, patched_config
 from pytest_regional._torch.dynamo import same_as_reference

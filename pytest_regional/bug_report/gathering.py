@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._base.errors import RegionalError
 from pytest_regional.bug_report.known_issues import Known, KnownIssue, Seen
 from pytest_regional.bug_report.running import TOO_SLOW, Changes, ScriptRun, ScriptRunner
 from pytest_regional.bug_report.scripts import STAGES

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._base.errors import RegionalError
+from pytest_regional._base.text import tuple_text
 from pytest_regional._torch.fx_graphs import qualified_name
 
 #: What is written between two operands.
@@ -79,7 +80,7 @@ def _functions(name: str, graph: torch.fx.Graph, *, annotated: bool) -> list[str
     several = isinstance(output.args[0], tuple | list)
     results = output.args[0] if several else (output.args[0],)
     # A condition of a loop is one value; a program always returns a tuple.
-    end = "," * (several or name == "program")
+    end = "," if several or name == "program" else ""
     lines.append(f"    return {', '.join(_text(one, names) for one in results)}{end}")
     return [*before, "\n".join(lines)]
 
@@ -155,7 +156,7 @@ def _text(value: Any, names: Mapping[torch.fx.Node, str]) -> str:
             f"slice({one.start}, {one.stop}, {one.step})" if isinstance(one, slice) else _text(one, names)
             for one in value
         ]
-        return f"[{', '.join(items)}]" if isinstance(value, list) else f"({', '.join(items)}{',' * (len(items) == 1)})"
+        return f"[{', '.join(items)}]" if isinstance(value, list) else tuple_text(items)
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key!r}: {_text(one, names)}" for key, one in value.items()) + "}"
     if isinstance(value, torch.device):

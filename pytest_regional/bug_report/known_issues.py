@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_regional._files import text_of
+from pytest_regional._base.files import text_of
 from pytest_regional._torch.vetoes import SETTING_SENTENCES
 from pytest_regional.fuzz.findings.folder import Finding, FindingsFolder
 

@@ -176,7 +176,7 @@ def _inputs_of(program: Program, calls: int) -> Iterator[str]:
 
 def _function(lines: Sequence[str], calls: int) -> str:
     drawn = any("torch.rand" in line for line in lines)
-    seeded = [f"torch.manual_seed({'seed' if calls > 1 else 0})"] * (drawn or calls > 1)
+    seeded = [f"torch.manual_seed({'seed' if calls > 1 else 0})"] if drawn or calls > 1 else []
     return "\n".join([f"def inputs({'seed' if calls > 1 else ''}):", *(f"    {line}" for line in (*seeded, *lines))])
 
 
@@ -186,7 +186,7 @@ def _filled(found: re.Match[str], fill: str, reshaped: str) -> str:
     numbers = [int(size) for size in sizes.replace(",", " ").split()]
     shape = ", ".join(map(str, numbers)) if numbers else "()"
     if content == "index":
-        return f"torch.randint(0, {below}, ({', '.join(map(str, numbers))}{',' * (len(numbers) == 1)}))"
+        return f"torch.randint(0, {below}, {tuple(numbers)})"
     source = fill.format(count=math.prod(numbers), shape=shape)
     if len(numbers) != 1:
         source += reshaped.format(shape=shape)

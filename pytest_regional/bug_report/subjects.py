@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_regional._documents import DocumentError
-from pytest_regional._errors import RegionalError
-from pytest_regional._files import text_of
+from pytest_regional._base.documents import DocumentError
+from pytest_regional._base.errors import RegionalError
+from pytest_regional._base.files import text_of
 from pytest_regional.bug_report.known_issues import fails_of
 from pytest_regional.bug_report.scripts import scripts_of, without_scaffold
 from pytest_regional.fuzz.findings.folder import Finding, FindingsFolder

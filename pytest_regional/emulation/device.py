@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_regional._errors import RegionalError, RegionalValueError
-from pytest_regional._text import unknown_name
+from pytest_regional._base.errors import RegionalError, RegionalValueError
+from pytest_regional._base.text import unknown_name
 
 
 @dataclass(frozen=True)

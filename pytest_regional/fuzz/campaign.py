@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from pytest_regional._errors import RegionalError
-from pytest_regional.fuzz.budget import Budget, Clock
+from pytest_regional._base.budget import Budget, Clock
+from pytest_regional._base.errors import RegionalError
 from pytest_regional.fuzz.findings.folder import (
     AnyFinding,
     FindingStore,

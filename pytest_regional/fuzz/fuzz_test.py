@@ -5,55 +5,32 @@ from __future__ import annotations
 import functools
 import tempfile
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_regional._errors import RegionalError, RegionalWarning
-from pytest_regional._limits import Interrupts
-from pytest_regional._stash import FUZZ, TARGET
-from pytest_regional._text import plural, printable
-from pytest_regional.fuzz.budget import Budget, crash_marker
+from pytest_regional._base.budget import Budget, crash_marker
+from pytest_regional._base.errors import CampaignError, RegionalWarning
+from pytest_regional._base.limits import Interrupts
+from pytest_regional._base.stash import FUZZ, TARGET, shards
+from pytest_regional._base.text import plural, printable
 from pytest_regional.fuzz.findings.provenance import too_many
 
 if TYPE_CHECKING:
-    from pytest_regional._documents import DocumentError
-    from pytest_regional._session import RegionalSession
+    from pytest_regional._base.documents import DocumentError
     from pytest_regional.fuzz.campaign import CampaignResult, Subject
     from pytest_regional.fuzz.model.program import Program
-    from pytest_regional.harness.record import GeneratedSource
     from pytest_regional.harness.regional import Regional
+    from pytest_regional.plugin.session import RegionalSession
 
 #: Seconds that checking one program may take, unless ``--regional-timeout`` says otherwise.
 EXAMPLE_SECONDS = 120.0
 
-#: The fixture that makes each fuzz test as many items as processes share it.
-SHARD_ARGUMENT = "_regional_fuzz_shard"
-
-
 #: As many programs as one sequence takes the time of.
 SEQUENCE_COST = 5
-
-
-class CampaignError(RegionalError, AssertionError):
-    """What fails a fuzz test once its campaign is over.
-
-    Attributes:
-        code: by the name of a new finding, the code that was generated for its program.
-    """
-
-    def __init__(self, message: str, code: Mapping[str, Sequence[GeneratedSource]] | None = None) -> None:
-        super().__init__(message)
-        self.code = code or {}
-
-
-def shards(config: pytest.Config) -> int:
-    """Return how many processes share the fuzz tests: the xdist workers, or this one."""
-    worker: dict[str, Any] = getattr(config, "workerinput", {})
-    return int(worker.get("workercount", 1))
 
 
 @dataclass
@@ -186,7 +163,7 @@ class FuzzTest:
     @property
     def seed(self) -> int:
         """What this shard draws from."""
-        return self.run_seed * 1009 + self.shard * (not self._shares_programs)
+        return self.run_seed * 1009 + (self.shard if not self._shares_programs else 0)
 
     @property
     def _shares_programs(self) -> bool:
@@ -278,17 +255,6 @@ def _summary_of(oracle: str) -> str:
 
 def _warn(error: DocumentError) -> None:
     warnings.warn(RegionalWarning(printable(str(error))), stacklevel=2)
-
-
-def is_fuzz_test(item: pytest.Item) -> bool:
-    """Tell whether ``item`` spends a budget of its own, program by program."""
-    return SHARD_ARGUMENT in getattr(item, "fixturenames", ())
-
-
-def shard_of(item: pytest.Item) -> int:
-    """Return which part of a fuzz test ``item`` is."""
-    params: dict[str, int] = item.callspec.params if hasattr(item, "callspec") else {}
-    return params.get(SHARD_ARGUMENT, 0)
 
 
 def fuzz_test(item: pytest.Item, session: RegionalSession, regional: Regional, shard: int) -> FuzzTest:

@@ -19,7 +19,7 @@ from torch.fx.node import map_aggregate
 from torch.fx.traceback import get_current_meta
 from torch.overrides import TorchFunctionMode
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._base.errors import RegionalError
 from pytest_regional._torch.thread_state import autocast_calls, gradient_mode_call
 from pytest_regional._torch.tracing import is_symbolic, new_fake_mode
 from pytest_regional.fuzz.model.program import Program

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pytest_regional._errors import RegionalValueError
-from pytest_regional._text import unknown_name
+from pytest_regional._base.errors import RegionalValueError
+from pytest_regional._base.text import unknown_name
 
 if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional

@@ -25,19 +25,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_regional._errors import RegionalError, RegionalRuntimeError
-from pytest_regional._processes import cpu_seconds_of
-from pytest_regional.fuzz.budget import MARKERS
-from pytest_regional.fuzz.shards import DEATHS, CampaignFolder, Plan, Progress
+from pytest_regional._base.budget import MARKERS
+from pytest_regional._base.errors import RegionalError, RegionalRuntimeError
+from pytest_regional._base.processes import cpu_seconds_of
+from pytest_regional.fuzz.shards import CANNOT, DEATHS, DONE, GROWN, CampaignFolder, Plan, Progress, Work
 
 #: The module that a process runs.
 CHILD = "pytest_regional.fuzz.processes"
-
-#: How a process ends: it did its part; it cannot fuzz what it is to fuzz; it has grown, and a new one is to go on.
-DONE, CANNOT, GROWN = 0, 2, 4
-
-#: Bytes of memory beyond which a process is replaced: compilers keep what they compiled.
-MOST_BYTES = 3 * 2**30
 
 #: Seconds between two looks at the processes, and between two calls of ``look``.
 _LOOK, _TELL = 0.2, 2.0
@@ -51,33 +45,6 @@ _DEATHS_IN_A_ROW = 3
 
 #: Lines of a process's output that are shown where it could not work.
 _LINES = 15
-
-
-@dataclass(frozen=True)
-class Work:
-    """What one process is to do.
-
-    Attributes:
-        plan: of the campaign.
-        identity: of the campaign.
-        findings: the folder of findings.
-        shards: that it checks.
-        programs: how many the campaign has; None for no limit.
-        seconds: for how long it checks; None for no limit.
-        memory: bytes of resident memory beyond which it ends after its shard, for a new one to go on.
-        python_path: directories in which modules of backends are found, too.
-        scratch: a directory for what it writes while it lives.
-    """
-
-    plan: Plan
-    identity: str
-    findings: Path
-    shards: range
-    programs: int | None = None
-    seconds: float | None = None
-    memory: int = MOST_BYTES
-    python_path: tuple[str, ...] = ()
-    scratch: Path = Path()
 
 
 @dataclass
@@ -299,8 +266,6 @@ def main() -> int:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return CANNOT
 
-
-__all__ = ["CANNOT", "DONE", "GROWN", "MOST_BYTES", "Processes", "RegionalRuntimeError", "Work"]
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pytest_regional._limits import RegionalTimeoutError, cpu_limit
+from pytest_regional._base.limits import RegionalTimeoutError, cpu_limit
 from pytest_regional.backends.spec import PARTITIONERS
 from pytest_regional.fuzz import oracles as oracles_of_programs
 from pytest_regional.fuzz.campaign import Failure, Known, UnconfirmedError
@@ -127,7 +127,7 @@ class Programs:
             backend,
             regional.device_under_test.name,
             mode,
-            partitioners=PARTITIONERS if "partitioner" in regional.variants else (),
+            partitioners=PARTITIONERS if "partitioner" in regional.spec.variants else (),
             through_dynamo=functools.partial(check, regional, mode=CONFIRMED_IN) if mode in WITHOUT_DYNAMO else None,
             blamer=functools.partial(culprit_of, regional) if blames else None,
             **options,

@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_regional._errors import RegionalRuntimeError
-from pytest_regional._secrets import masked, without_secrets_of
-from pytest_regional.fuzz.processes import Processes, Work
-from pytest_regional.fuzz.shards import SIZE, CampaignFolder
+from pytest_regional._base.errors import RegionalRuntimeError
+from pytest_regional._base.secrets import masked, without_secrets_of
+from pytest_regional.fuzz.processes import Processes
+from pytest_regional.fuzz.shards import SIZE, CampaignFolder, Work
 
 #: What starts a cluster on this machine, for one campaign.
 LOCAL = "local"

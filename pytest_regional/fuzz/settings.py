@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
 
-from pytest_regional._errors import RegionalValueError
-from pytest_regional._text import unknown_name
+from pytest_regional._base.errors import RegionalValueError
+from pytest_regional._base.text import unknown_name
 from pytest_regional._torch.config import DYNAMO, FUNCTORCH, INDUCTOR, config_names, patched_config
 from pytest_regional.fuzz.modes import COMPILED
 

@@ -11,8 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_regional._limits import MOST_SECONDS
-from pytest_regional.fuzz.budget import Budget, crash_marker
+from pytest_regional._base.budget import Budget, crash_marker
+from pytest_regional._base.limits import MOST_SECONDS
 from pytest_regional.fuzz.campaign import Campaign, CampaignResult
 from pytest_regional.fuzz.draw.encoding import Options
 from pytest_regional.fuzz.draw.graphs import VARIANTS, random_programs, with_other_annotations
@@ -20,10 +20,9 @@ from pytest_regional.fuzz.findings import files
 from pytest_regional.fuzz.findings.folder import FindingsFolder
 from pytest_regional.fuzz.model.claims import disclaimed
 from pytest_regional.fuzz.model.program import Program
-from pytest_regional.fuzz.processes import DONE, GROWN, Work
 from pytest_regional.fuzz.programs import Programs
 from pytest_regional.fuzz.settings import settings_of_mode
-from pytest_regional.fuzz.shards import CampaignFolder, Part
+from pytest_regional.fuzz.shards import DONE, GROWN, CampaignFolder, Part, Work
 from pytest_regional.harness.regional import Regional
 from pytest_regional.testing import regional
 

@@ -27,9 +27,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_regional._documents import read
-from pytest_regional._errors import RegionalRuntimeError
-from pytest_regional._files import write_whole
+from pytest_regional._base.documents import read
+from pytest_regional._base.errors import RegionalRuntimeError
+from pytest_regional._base.files import write_whole
 
 if TYPE_CHECKING:
     from pytest_regional.fuzz.campaign import CampaignResult
@@ -240,3 +240,37 @@ def _read(file: Path, kind: type[T]) -> T:
 
 
 __all__ = ["SEEDS", "SIZE", "CampaignFolder", "Part", "Plan", "Progress"]
+
+
+#: How a process ends: it did its part; it cannot fuzz what it is to fuzz; it has grown, and a new one is to go on.
+DONE, CANNOT, GROWN = 0, 2, 4
+
+#: Bytes of memory beyond which a process is replaced: compilers keep what they compiled.
+MOST_BYTES = 3 * 2**30
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one process is to do.
+
+    Attributes:
+        plan: of the campaign.
+        identity: of the campaign.
+        findings: the folder of findings.
+        shards: that it checks.
+        programs: how many the campaign has; None for no limit.
+        seconds: for how long it checks; None for no limit.
+        memory: bytes of resident memory beyond which it ends after its shard, for a new one to go on.
+        python_path: directories in which modules of backends are found, too.
+        scratch: a directory for what it writes while it lives.
+    """
+
+    plan: Plan
+    identity: str
+    findings: Path
+    shards: range
+    programs: int | None = None
+    seconds: float | None = None
+    memory: int = MOST_BYTES
+    python_path: tuple[str, ...] = ()
+    scratch: Path = Path()

@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pytest_regional import _processes
-from pytest_regional._files import write_whole
-from pytest_regional._stacks import write_when_asked
+from pytest_regional._base import processes
+from pytest_regional._base.files import write_whole
+from pytest_regional._base.stacks import write_when_asked
 from pytest_regional.harness.devices.emulated import skipping_unsupported
 from pytest_regional.harness.fork_server.forked import wait_and_clean_up
 from pytest_regional.harness.process import Job
@@ -57,7 +57,7 @@ def _end(guard: int) -> None:
 def _guard(guarded: int, asker: int) -> None:
     faulthandler.disable()  # a request for the stacks of all processes leaves this one out
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _processes.call_this_a_guard()
+    processes.call_this_a_guard()
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):  # a pipe that it kept open would never be at its end
         os.dup2(nothing, stream)
@@ -67,7 +67,7 @@ def _guard(guarded: int, asker: int) -> None:
     except ProcessLookupError:
         ended = []  # the asking process died before this line
     if own not in ended:
-        _processes.end([number for number in _processes.with_all_below(guarded) if number != os.getpid()])
+        processes.end([number for number in processes.with_all_below(guarded) if number != os.getpid()])
 
 
 def _module(job: Job) -> Any:
@@ -97,7 +97,7 @@ def _call(job: Job) -> dict[str, Any]:
     import pytest
 
     from pytest_regional.harness.regional import harness
-    from pytest_regional.harness.vacuity import check_backend_leaks
+    from pytest_regional.harness.vacuity import check_backend_leaks, check_fallbacks, compiled_something
 
     function: Any = _module(job)
     for part in job.qualname.split("."):
@@ -111,9 +111,9 @@ def _call(job: Job) -> dict[str, Any]:
         wants_harness = next(iter(inspect.signature(function).parameters), None) == "regional"
         with skipping_unsupported(regional, pytest.skip):
             value = function(regional, *arguments) if wants_harness else function(*arguments)
-        compiled = regional.compiled_something()
+        compiled = compiled_something(regional)
         answer = {"kind": "value", "value": value, "counters": dict(regional.counters), "compiled": compiled}
-        regional.check_fallbacks()
+        check_fallbacks(regional)
         check_backend_leaks(regional)
     return answer
 

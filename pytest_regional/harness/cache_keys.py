@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import torch
 
-from pytest_regional._cache_keys import CacheKey, KeyTexts
-from pytest_regional._errors import RegionalError
+from pytest_regional._base.cache_keys import CacheKey, KeyTexts
+from pytest_regional._base.errors import RegionalError
 from pytest_regional._torch.config import (
     DYNAMO,
     FUNCTORCH,

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any, cast
 
-from pytest_regional._errors import RegionalError, RegionalRuntimeError, RegionalValueError
-from pytest_regional._text import plural, unknown_name
+from pytest_regional._base.errors import RegionalError, RegionalRuntimeError, RegionalValueError
+from pytest_regional._base.text import plural, unknown_name
 from pytest_regional._torch.compile_phases import CLOCK_NAMES, PHASES, TOTAL, PhaseClock, checked_phase, unmeasured
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness import isolation
 from pytest_regional.harness.blame.experiments import Change
-from pytest_regional.harness.compiling import annotation_errors_alone, backpropagate, refuse_keywords, refuse_no_program
+from pytest_regional.harness.compiling import annotation_errors_alone, backpropagate, refuse_no_program
 from pytest_regional.harness.kernel_store import nothing_read
 from pytest_regional.harness.observe.listeners import CompileListener
 from pytest_regional.harness.parity.inputs import copy_inputs
@@ -60,7 +60,7 @@ class PhaseListener(CompileListener):
 
     def __init__(self, observer: Observer, now: Callable[[], float] = time.perf_counter) -> None:
         self.clock = PhaseClock(now, lambda: self in observer.listeners)
-        self._observer = observer
+        self.observer = observer
 
     @contextlib.contextmanager
     def compiling_graph(self, kind: str, gm: Any) -> Iterator[Callable[[Any], None]]:
@@ -71,7 +71,7 @@ class PhaseListener(CompileListener):
     @contextlib.contextmanager
     def compiling_region(self, gm: Any, inputs: Sequence[Any]) -> Iterator[Callable[[Any], None]]:
         """Count what Inductor does with a region as that region's."""
-        with self.clock.inside("inductor", str(self._observer.innermost())):
+        with self.clock.inside("inductor", str(self.observer.innermost())):
             yield _ignore
 
 
@@ -132,11 +132,11 @@ class Measured:
 
     def _compile(self) -> Mapping[tuple[str, str], float]:
         regional = self.regional
-        listener = PhaseListener(regional._observer, CLOCKS[self.clock])
+        listener = PhaseListener(regional.observer, CLOCKS[self.clock])
         with (
             self._folder(),
             isolation.random_state_kept(),
-            regional._observer.from_zero(listener),
+            regional.observer.from_zero(listener),
             regional._changed(Change("compile again", instead=self.spec)),
             contextlib.nullcontext() if self.kernels_kept else nothing_read(),
         ):
@@ -358,7 +358,6 @@ class MeasuresCompiles:
         clock: str = "cpu",
         backward: Any = None,
         kwargs: Mapping[str, Any] | None = None,
-        **unknown: Any,
     ) -> CompileTimes:
         """Compile a program several times and return how long each phase takes; see ``docs/compile-time.md``.
 
@@ -374,13 +373,10 @@ class MeasuresCompiles:
                 changes less, and which does not see waiting; ``"wall"`` the time that passes.
             backward: as :meth:`run`.
             kwargs: the program's keyword arguments, by name.
-            unknown: refused; the message says how to pass keyword arguments of the program.
 
         Raises:
             ValueError: ``repeat`` is below 1, or there is no such clock.
-            TypeError: a keyword that ``compile_times`` does not have.
         """
-        refuse_keywords(MeasuresCompiles.compile_times, unknown)
         refuse_no_program("compile_times", fn)
         _refuse_no_compile("compile_times", repeat)
         how = (kwargs or {}, backward, self._spec, warm, checked_clock(clock))
@@ -400,7 +396,6 @@ class MeasuresCompiles:
         clock: str = "cpu",
         backward: Any = None,
         kwargs: Mapping[str, Any] | None = None,
-        **unknown: Any,
     ) -> CompileTimeCheck:
         """Assert that a program does not compile for longer than another, as a ratio; see ``docs/compile-time.md``.
 
@@ -420,7 +415,6 @@ class MeasuresCompiles:
                 changes less, and which does not see waiting; ``"wall"`` the time that passes.
             backward: as :meth:`run`.
             kwargs: the program's keyword arguments, by name.
-            unknown: refused; the message says how to pass keyword arguments of the program.
 
         Returns:
             The ratio, and both records.
@@ -432,9 +426,8 @@ class MeasuresCompiles:
             UnknownBackendError: there is no backend of that name.
             ValueError: ``at_most`` is not above 0, ``repeat`` is below 1, there is no such clock, or the record that
                 is compared with has another.
-            TypeError: a keyword that ``assert_compile_time`` does not have, or another type of ``against``.
+            TypeError: another type of ``against``.
         """
-        refuse_keywords(MeasuresCompiles.assert_compile_time, unknown)
         refuse_no_program("assert_compile_time", fn)
         asked = checked_phase(phase)
         if not at_most > 0:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
-import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,10 +11,10 @@ from typing import Any
 
 import torch
 
-from pytest_regional._errors import RegionalValueError
-from pytest_regional._pass_forms import pass_name
-from pytest_regional._region import AnnotationError
+from pytest_regional._base.errors import RegionalValueError
+from pytest_regional._base.region import AnnotationError
 from pytest_regional._torch.dynamo import annotation_mistake_in, invalid_backend_error, registered_backend, to_compile
+from pytest_regional._torch.pass_forms import pass_name
 from pytest_regional._torch.pytree import flatten_with_path
 from pytest_regional._torch.tracing import fake_mode_of, new_fake_mode, tracing, tracing_inputs
 from pytest_regional.backends import registry
@@ -39,7 +37,7 @@ class CompilesWithBackend:
 
     _spec: BackendSpec
     _options: CompileOptions
-    _observer: Observer
+    observer: Observer
     _programs: list[Any]
 
     def _start_observing(self) -> None:
@@ -48,7 +46,7 @@ class CompilesWithBackend:
         self._current = threading.local()
         self._change = _NO_CHANGE
         self._passes_applied: tuple[str, ...] = ()
-        self._observer = Observer(self._capture_scope, self._whose, self._named)
+        self.observer = Observer(self._capture_scope, self._whose, self._named)
 
     def _compile_with(
         self, fn: Any, options: CompileOptions, eager_regions: frozenset[str] = frozenset(), *, apart: str = ""
@@ -72,7 +70,7 @@ class CompilesWithBackend:
         """Hand a graph that did not come from Dynamo to the backend, as Dynamo would; sizes are constants."""
         backend = self._backend(options, frozenset())
         with tracing_inputs(inputs):
-            compiled: Callable[..., Any] = self._observer.backend_call(gm, lambda: backend(gm, list(inputs)))
+            compiled: Callable[..., Any] = self.observer.backend_call(gm, lambda: backend(gm, list(inputs)))
         return compiled
 
     def _compile_aten_graph(self, gm: Any, inputs: Sequence[Any]) -> Any:
@@ -81,7 +79,7 @@ class CompilesWithBackend:
         graph_pass = self._spec.graph_pass()
         with tracing(fake_mode_of(inputs) or new_fake_mode()), torch.no_grad():
             return compile_graph_observed(
-                self._observer.listeners, "inference", gm, lambda: graph_pass(gm, list(inputs))
+                self.observer.listeners, "inference", gm, lambda: graph_pass(gm, list(inputs))
             )
 
     @contextlib.contextmanager
@@ -144,7 +142,7 @@ class CompilesWithBackend:
             for region in eager_regions:
                 annotated.strip_region(gm, region)
             with options.scope(taken), runs_counted(), self._compiling_with(options):
-                self._observer.note_passes()
+                self.observer.note_passes()
                 return inner(gm, example_inputs, **keywords)
 
         backend_under_test.__name__ = self._spec.name  # Dynamo's errors say it
@@ -245,21 +243,6 @@ def _missing(spec: BackendSpec) -> str:
     return (
         f"backend {spec.name!r} compiles only graphs from Dynamo: its BackendSpec has no graph_pass. Add one, or mark "
         f"the test regional_compile(requires=('full_graph',)) to skip it for this backend."
-    )
-
-
-def refuse_keywords(function: Callable[..., Any], unknown: Mapping[str, Any]) -> None:
-    """Raise a TypeError that says how to give the keyword arguments ``unknown`` to the program, if there are any."""
-    if not unknown:
-        return
-    keywords = [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    names = ", ".join(f"{name}=" for name in unknown)
-    near = difflib.get_close_matches(next(iter(unknown)), keywords, n=1)
-    meant = f" Did you mean {near[0]}=?" if near else ""
-    shown = ", ".join(f'"{name}": ...' for name in unknown)
-    raise TypeError(
-        f"{function.__name__} has no keyword {names}.{meant} Keyword arguments of the program are given as a "
-        f"mapping: pass kwargs={{{shown}}}"
     )
 
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from pytest_regional._errors import RegionalError
-from pytest_regional._text import unknown_name
+from pytest_regional._base.errors import RegionalError
+from pytest_regional._base.text import unknown_name
 
 COUNTERS: dict[str, str] = {
     "traces": "frames that Dynamo traced",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 
 class InputFactories:
-    """``randn`` and its kin: torch's own factories with the device filled in.
+    """Torch's own factories with the device filled in; for others give ``device=regional.device``.
 
     Values come from the generators that isolation seeds, so that a test gets the same inputs in any order, on any
     worker, alone or among others. Every keyword of the torch factory is accepted.
@@ -28,43 +31,42 @@ class InputFactories:
         """As ``torch.randint`` on the device under test."""
         return self._make("randint", *arguments, **options)
 
-    def randperm(self, n: int, **options: Any) -> torch.Tensor:
-        """As ``torch.randperm`` on the device under test."""
-        return self._make("randperm", n, **options)
-
-    def zeros(self, *size: Any, **options: Any) -> torch.Tensor:
-        """As ``torch.zeros`` on the device under test."""
-        return self._make("zeros", *size, **options)
-
-    def ones(self, *size: Any, **options: Any) -> torch.Tensor:
-        """As ``torch.ones`` on the device under test."""
-        return self._make("ones", *size, **options)
-
-    def full(self, *arguments: Any, **options: Any) -> torch.Tensor:
-        """As ``torch.full`` on the device under test."""
-        return self._make("full", *arguments, **options)
-
-    def empty(self, *size: Any, **options: Any) -> torch.Tensor:
-        """As ``torch.empty`` on the device under test."""
-        return self._make("empty", *size, **options)
-
-    def arange(self, *arguments: Any, **options: Any) -> torch.Tensor:
-        """As ``torch.arange`` on the device under test."""
-        return self._make("arange", *arguments, **options)
-
-    def linspace(self, *arguments: Any, **options: Any) -> torch.Tensor:
-        """As ``torch.linspace`` on the device under test."""
-        return self._make("linspace", *arguments, **options)
-
     def tensor(self, data: Any, **options: Any) -> torch.Tensor:
         """As ``torch.tensor`` on the device under test."""
         return self._make("tensor", data, **options)
 
     def _make(self, name: str, *arguments: Any, **options: Any) -> torch.Tensor:
-        import torch
-
         result: torch.Tensor = getattr(torch, name)(*arguments, **{"device": self.device, **options})
         return result
+
+
+_FACTORIES = ("arange", "empty", "full", "linspace", "ones", "randperm", "zeros")
+
+
+def old_name(regional: Any, name: str) -> Any:
+    """Return what an attribute was that earlier versions had.
+
+    Raises:
+        AttributeError: there never was one.
+
+    Warns:
+        DeprecationWarning: what to write instead.
+    """
+    old: dict[str, tuple[str, Callable[[], Any]]] = {
+        one: (
+            f"torch.{one}(..., device=regional.device)",
+            functools.partial(functools.partial, getattr(torch, one), device=vars(regional).get("device")),
+        )
+        for one in _FACTORIES
+    }
+    old["observe"] = ("regional.run(..., as_is=True)", lambda: functools.partial(regional.run, as_is=True))
+    old["variants"] = ("regional.spec.variants", lambda: regional.spec.variants)
+    old["compiles_graphs"] = ("regional.spec.graph_pass", lambda: regional.spec.graph_pass is not None)
+    if name not in old:
+        raise AttributeError(f"{type(regional).__name__!r} object has no attribute {name!r}")
+    instead, make = old[name]
+    warnings.warn(f"regional.{name} goes with 1.0: use {instead}", DeprecationWarning, stacklevel=3)
+    return make()
 
 
 def seed_torch(seed: int) -> None:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._base.errors import RegionalError
 from pytest_regional._torch.operators import control_deps, higher_order_operator, operator_types
 
 _PUBLIC_MODULES = (torch, torch.nn.functional, torch.special, torch.linalg, torch.fft, operator, math)

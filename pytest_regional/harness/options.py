@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from pytest_regional._errors import RegionalValueError
-from pytest_regional._text import unknown_name
+from pytest_regional._base.errors import RegionalValueError
+from pytest_regional._base.text import unknown_name
 from pytest_regional._torch import config
 from pytest_regional._torch.config import TIMINGS
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_regional._pass_forms import pass_name
 from pytest_regional._torch.config import INDUCTOR, inductor_config, patched_config, pre_grad_custom_passes
 from pytest_regional._torch.inductor import custom_graph_pass_base
+from pytest_regional._torch.pass_forms import pass_name
 
 #: Marks passes that tell the observer of each run themselves, whoever runs them.
 COUNTS_ITSELF = "counts_itself"

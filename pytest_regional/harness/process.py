@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pytest_regional import _processes, _stacks
-from pytest_regional._errors import RegionalError
-from pytest_regional._secrets import SecretVariables
+from pytest_regional._base import processes, stacks
+from pytest_regional._base.errors import RegionalError
+from pytest_regional._base.secrets import SecretVariables
 from pytest_regional.harness.counters import Counters
 from pytest_regional.harness.fork_server.client import (
     ForkServer,
@@ -117,7 +117,7 @@ def call_in_new_process(
 def _run_child(
     request: Path, answer: Path, timeout: float | None, starts: NewProcesses, *, fresh_interpreter: bool
 ) -> str:
-    environment = interpreter_environment(**{_stacks.VARIABLE: str(request.with_name("stacks"))})
+    environment = interpreter_environment(**{stacks.VARIABLE: str(request.with_name("stacks"))})
     arguments = [str(request), str(answer), str(os.getpid())]
     try:
         done = starts.run(
@@ -225,7 +225,7 @@ class NewProcesses:
         with self.unclocked():
             server.start()
         self.how = f" (forked from a server with PYTHONHASHSEED={server.hash_seed})"
-        return fork_piped(server, module, arguments, {**environment, **_ENCODING, _stacks.VARIABLE: server.stacks})
+        return fork_piped(server, module, arguments, {**environment, **_ENCODING, stacks.VARIABLE: server.stacks})
 
 
 def interpreter_environment(*without: str, **more: str) -> SecretVariables:
@@ -276,9 +276,9 @@ def _finished(
     try:
         printed, _ = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
-        running = _processes.with_all_below(process.pid)
-        shown = _stacks.of_processes(running)
-        _processes.end(running)
+        running = processes.with_all_below(process.pid)
+        shown = stacks.of_processes(running)
+        processes.end(running)
         printed = _ended(process)
         raise subprocess.TimeoutExpired(command, timeout or 0, f"{shown}it printed:\n{printed}") from None
     except BaseException as error:
@@ -291,7 +291,7 @@ def _finished(
 
 def _ended(process: subprocess.Popen[str] | PipedProcess) -> str:
     """End ``process`` and all below it; return what they printed."""
-    _processes.end(_processes.with_all_below(process.pid))
+    processes.end(processes.with_all_below(process.pid))
     try:
         return process.communicate(timeout=_DRAIN_SECONDS)[0]
     except subprocess.TimeoutExpired as error:  # something that is not below it writes to its output

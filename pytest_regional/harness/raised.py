@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterable, Iterator
 from types import FrameType
 
-from pytest_regional._text import without_numbers
+from pytest_regional._base.text import without_numbers
 from pytest_regional._torch.config import GENERATED_MODULES
 from pytest_regional._torch.process_state import DISPATCHERS, REPORTERS
 from pytest_regional.harness.devices.emulated import causes

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from pytest_regional._limits import seconds_of
-from pytest_regional._seeds import DEFAULT_SEED
-from pytest_regional._text import shown, unknown_name
+from pytest_regional._base.limits import seconds_of
+from pytest_regional._base.seeds import DEFAULT_SEED
+from pytest_regional._base.text import shown, unknown_name
 from pytest_regional._torch.dynamo import guards_untimed
 from pytest_regional._torch.inductor import import_compilers
 from pytest_regional._torch.process_state import structured_trace_off
@@ -28,20 +28,18 @@ from pytest_regional.harness.compiling import (
     annotation_errors_alone,
     backpropagate,
     full_graph_of,
-    refuse_keywords,
     refuse_no_program,
 )
 from pytest_regional.harness.counters import Bound, Counters, Event, bounds_of, check_expectation
 from pytest_regional.harness.devices.device import device_under_test
-from pytest_regional.harness.devices.emulated import check_emulation, check_refuted, emulating
+from pytest_regional.harness.devices.emulated import check_emulation, emulating
 from pytest_regional.harness.devices.on_device import OnDevice
-from pytest_regional.harness.inputs import InputFactories
+from pytest_regional.harness.inputs import InputFactories, old_name
 from pytest_regional.harness.kernel_store import kernels_kept
 from pytest_regional.harness.observe.trace import TraceListener
 from pytest_regional.harness.options import CompileOptions
 from pytest_regional.harness.process import NewProcesses, ProcessResult, call_in_new_process, job_for
 from pytest_regional.harness.record import CompileRecord, GraphRecord
-from pytest_regional.harness.vacuity import check_fallbacks, check_not_vacuous, compiled_something, warn_of_misspelt
 
 if TYPE_CHECKING:
     from pytest_regional.backends.capabilities import Support
@@ -49,6 +47,7 @@ if TYPE_CHECKING:
     from pytest_regional.harness.blame.divergence import Divergence
     from pytest_regional.harness.goldens.checking import GoldensOfTest
     from pytest_regional.harness.graph_passes.result import PassRun
+    from pytest_regional.harness.parity.check import ParityCheck
     from pytest_regional.harness.parity.compare import ParityReport
     from pytest_regional.harness.training import TrainingReport
     from pytest_regional.verify import Verification, Verified
@@ -65,16 +64,11 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         device_under_test: the device by name, with the profile of an emulated GPU.
         folder: the directory of this test's compiler caches.
         seed: the seed of the random generators.
-        forward_only: whether parity compares inference only, because the backend disclaims ``backward``.
-        looks_again: whether parity checks the results of the first call again after the second; not where the backend
-            disclaims ``results_kept``.
-        looks_at_strides: whether parity compares strides; not where the backend disclaims ``strides``.
         leaks: after the end, what was left changed, and was restored.
         blame_depth: how far a failed comparison is followed up: ``"off"``, ``"region"`` or ``"deep"``.
         blame_seconds: the CPU time that a search for a culprit may take.
         culprits: what was found to be to blame for failures, under ``"deep"``.
         goldens: where the goldens of this test are; ``None`` outside of pytest.
-        new_processes: starts those of :meth:`in_new_process`.
     """
 
     def __init__(
@@ -95,13 +89,13 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         self._options = options
         follow_up = FollowUp.of(blame_depth)
         self.blame_depth, self.blame_seconds = follow_up.depth, follow_up.seconds
-        self.verify_seconds = verify_seconds
+        self._verify_seconds = verify_seconds
         self.verification: Verification | None = None
         self.culprits: list[Culprit] = []
         self._start_observing()
-        self.forward_only = not spec.supports("backward")
-        self.looks_again = bool(spec.supports("results_kept"))
-        self.looks_at_strides = bool(spec.supports("strides"))
+        self._forward_only = not spec.supports("backward")
+        self._looks_again = bool(spec.supports("results_kept"))
+        self._looks_at_strides = bool(spec.supports("strides"))
         self._compiled_before = spec.compiled() if spec.compiled else 0
         self._parity_reports: list[ParityReport | TrainingReport] = []
         self._passes_on_graphs = 0
@@ -110,7 +104,7 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         self._programs: list[Any] = []
         self.leaks: tuple[isolation.Leak, ...] = ()
         self.goldens: GoldensOfTest | None = None
-        self.new_processes = NewProcesses()
+        self._new_processes = NewProcesses()
 
     @property
     def backend(self) -> str:
@@ -126,24 +120,25 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         return self._spec.supports(capability)
 
     @property
-    def compiles_graphs(self) -> bool:
-        """Whether the backend under test compiles graphs that were captured ahead of time, as :attr:`pipeline` does."""
-        return self._spec.graph_pass is not None
+    def spec(self) -> BackendSpec:
+        """The specification of the backend under test: its capabilities, variants, and graph pass."""
+        return self._spec
 
-    @property
-    def variants(self) -> Mapping[str, Callable[[str], Callable[..., Any]]]:
-        """Options of the backend's own: by name, a function of the value that returns the Dynamo backend with it."""
-        return self._spec.variants
+    if not TYPE_CHECKING:  # for mypy and editors they are not there
+
+        def __getattr__(self, name: str) -> Any:
+            """Return a name that earlier versions had; gone with 1.0."""
+            return old_name(self, name)
 
     @property
     def graphs(self) -> tuple[GraphRecord, ...]:
         """The graphs compiled since the test began, each with its regions, as in a :class:`CompileRecord`."""
-        return self._observer.graph_records()
+        return self.observer.graph_records()
 
     @property
     def counters(self) -> Counters:
         """The counters moved since the test began."""
-        return self._observer.log.counters()
+        return self.observer.log.counters()
 
     # Compiling
 
@@ -179,7 +174,12 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
     # Running
 
     def run(
-        self, fn: Any, *inputs: Any, backward: Any = None, kwargs: Mapping[str, Any] | None = None, **unknown: Any
+        self,
+        fn: Any,
+        *inputs: Any,
+        backward: Any = None,
+        kwargs: Mapping[str, Any] | None = None,
+        as_is: bool = False,
     ) -> CompileRecord:
         """Compile ``fn``, call it on ``inputs`` and report what happened.
 
@@ -189,23 +189,14 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
             backward: ``None`` backpropagates random cotangents through every output that requires grad; ``False`` does
                 not; a callable gets the output and returns the scalar to call ``backward()`` on.
             kwargs: its keyword arguments, by name.
-            unknown: refused; the message says how to pass keyword arguments of the program.
+            as_is: call ``fn`` as it is: it is compiled already.
 
         Raises:
             AnnotationError: the backend does not understand an annotation of the program.
-            TypeError: a keyword that ``run`` does not have.
         """
-        refuse_keywords(Regional.run, unknown)
         refuse_no_program("run", fn)
-        return self.observe(self.compile(fn), *inputs, backward=backward, kwargs=kwargs)
-
-    def observe(
-        self, compiled: Any, *inputs: Any, backward: Any = None, kwargs: Mapping[str, Any] | None = None, **unknown: Any
-    ) -> CompileRecord:
-        """Call ``compiled``, which is compiled already, and report what happened; else as :meth:`run`."""
-        refuse_keywords(Regional.observe, unknown)
-        refuse_no_program("observe", compiled)
-        observer = self._observer
+        compiled = fn if as_is else self.compile(fn)
+        observer = self.observer
         marks = observer.log.mark(), len(observer.graphs), len(observer.sources)
         listener = TraceListener(observer)
         with observer.listened_to_by(listener):
@@ -228,7 +219,6 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         name: str = "",
         backward: Any = None,
         kwargs: Mapping[str, Any] | None = None,
-        **unknown: Any,
     ) -> CompileRecord:
         """Assert that a compile does what the test's golden says; see ``docs/goldens.md``.
 
@@ -236,14 +226,13 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
 
         Args:
             fn: a function or module, which is compiled with empty caches and called as by :meth:`run`; or what
-                :meth:`run` or :meth:`observe` returned, without inputs.
+                :meth:`run` returned, without inputs.
             inputs: its arguments.
             facts: which facts the golden holds: ``regions``, ``ops``, ``order``, ``passes`` (these four by default),
                 ``fusions``, ``memory``, ``key``.
             name: tells several goldens of one test apart.
             backward: as :meth:`run`.
             kwargs: the program's keyword arguments, by name.
-            unknown: refused; the message says how to pass keyword arguments of the program.
 
         Returns:
             the record of the run.
@@ -254,11 +243,9 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
             RegionalValueError: two goldens of the test have one name, a name that is no fact, or a record in which
                 nothing was compiled.
             RegionalRuntimeError: outside of a test that pytest runs.
-            TypeError: a keyword that ``assert_golden`` does not have.
         """
         from pytest_regional.harness.goldens.checking import assert_golden
 
-        refuse_keywords(Regional.assert_golden, unknown)
         given = {"backward": backward, "kwargs": kwargs}
         options = {key: value for key, value in given.items() if value is not None}
         return assert_golden(self, fn, inputs, facts=facts, name=name, **options)
@@ -276,7 +263,6 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         raises: type[Exception] | None = None,
         ignore_state: str | Sequence[str] = (),
         output_edges: bool = False,
-        **unknown: Any,
     ) -> ParityReport:
         """Assert that the compiled program is numerically the same as eager, forward and backward.
 
@@ -300,25 +286,31 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
                 it is put back after each run all the same.
             output_edges: whether to compare the gradient of each output with respect to each other one as well, which
                 is lost behind AOTAutograd: there all outputs come from one node of autograd's graph.
-            unknown: refused; the message says how to pass keyword arguments of the program.
 
         Raises:
             NotRefusedError: ``raises`` is given, and the program runs in eager.
             ParityError: what differs, where, by how much, and which region is to blame.
             BadProgramError: the program fails in eager, otherwise than ``raises`` says.
             AnnotationError: the backend does not understand an annotation of the program.
-            TypeError: a keyword that ``assert_parity`` does not have.
         """
         from pytest_regional.harness.parity.check import GivenParity, ParityCheck
         from pytest_regional.harness.parity.report import ParityError
 
-        refuse_keywords(Regional.assert_parity, unknown)
         refuse_no_program("assert_parity", fn)
-        how = (self, fn, inputs, backward, level, rtol, atol)
-        ignored = (ignore_state,) if isinstance(ignore_state, str) else tuple(ignore_state)
-        named: dict[str, Any] = {"kwargs": dict(kwargs or {}), "raises": raises}
-        named |= {"ignore_state": ignored, "output_edges": output_edges}
-        check = GivenParity(*how, compiled, **named) if compiled else ParityCheck(*how, **named)
+        options: dict[str, Any] = {
+            "backward": backward,
+            "level": level,
+            "rtol": rtol,
+            "atol": atol,
+            "kwargs": dict(kwargs or {}),
+            "raises": raises,
+            "ignore_state": (ignore_state,) if isinstance(ignore_state, str) else tuple(ignore_state),
+            "output_edges": output_edges,
+        }
+        if compiled:
+            check: ParityCheck = GivenParity(self, fn, inputs, compiled=compiled, **options)
+        else:
+            check = ParityCheck(self, fn, inputs, **options)
         try:
             report = check.run()
         except ParityError as error:
@@ -330,7 +322,7 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
     def _region_names(self, graphs: Sequence[GraphRecord]) -> tuple[str, ...]:
         """Return the names of the regions of graphs; where a backend raised before it made any, of Dynamo's."""
         made = dict.fromkeys(region.name for graph in graphs for region in graph.regions)
-        return tuple(made or self._observer.annotated_regions)
+        return tuple(made or self.observer.annotated_regions)
 
     def blame(
         self,
@@ -343,7 +335,6 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         atol: float | None = None,
         kwargs: Mapping[str, Any] | None = None,
         seconds: float | None = None,
-        **unknown: Any,
     ) -> Culprit:
         """Search for what a failure comes from: layer, region, and step of the compile; see ``docs/blame.md``.
 
@@ -362,7 +353,6 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
             kwargs: the program's keyword arguments, by name.
             seconds: of CPU time that the search may take, by default what ``--regional-blame`` says (60); the last
                 experiment may take longer.
-            unknown: refused; the message says how to pass keyword arguments of the program.
 
         Returns:
             What was found. Its layer is ``"nothing"`` where nothing fails.
@@ -370,16 +360,14 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         Raises:
             BadProgramError: the program fails in eager.
             AnnotationError: the backend does not understand an annotation of the program.
-            TypeError: a keyword that ``blame`` does not have.
         """
         from pytest_regional.harness.blame.reproducing import culprit_of
         from pytest_regional.harness.parity.check import ParityCheck
 
-        refuse_keywords(Regional.blame, unknown)
         refuse_no_program("blame", fn)
         if check is None:
-            parity = ParityCheck(self, fn, inputs, backward, level, rtol, atol, kwargs=dict(kwargs or {}))
-            return parity.culprit(seconds)
+            options = {"backward": backward, "level": level, "rtol": rtol, "atol": atol}
+            return ParityCheck(self, fn, inputs, **options, kwargs=dict(kwargs or {})).culprit(seconds)
         return culprit_of(self, lambda: check(fn, *inputs, **(kwargs or {})), seconds=seconds)
 
     def first_divergence(
@@ -392,7 +380,6 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         rtol: float | None = None,
         atol: float | None = None,
         kwargs: Mapping[str, Any] | None = None,
-        **unknown: Any,
     ) -> Divergence:
         """Return the first value of the program that differs from eager once compiled, or the first gradient.
 
@@ -409,20 +396,19 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
             rtol: as :meth:`assert_parity`.
             atol: as :meth:`assert_parity`.
             kwargs: the program's keyword arguments, by name.
-            unknown: refused; the message says how to pass keyword arguments of the program.
 
         Raises:
             NoGraphError: Dynamo makes none or several graphs of the program.
             BadProgramError: the program fails in eager, or with what it is compared with.
             UnknownBackendError: there is no backend of that name.
-            TypeError: a keyword that ``first_divergence`` does not have, or a graph to compare what is no graph with.
+            TypeError: a graph to compare what is no graph with.
         """
         from pytest_regional.harness.blame.divergence import first_divergence, first_divergence_of_graphs
         from pytest_regional.harness.parity.check import ParityCheck
 
-        refuse_keywords(Regional.first_divergence, unknown)
         refuse_no_program("first_divergence", fn)
-        check = ParityCheck(self, fn, inputs, backward, level, rtol, atol, kwargs=dict(kwargs or {}))
+        options = {"backward": backward, "level": level, "rtol": rtol, "atol": atol}
+        check = ParityCheck(self, fn, inputs, **options, kwargs=dict(kwargs or {}))
         if isinstance(against, torch.fx.GraphModule):
             if not isinstance(fn, torch.fx.GraphModule):
                 raise TypeError(
@@ -436,6 +422,15 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
                 f"a torch.fx.GraphModule"
             )
         return first_divergence(check, against)
+
+    def _first_divergence(self, check: ParityCheck) -> Divergence | None:
+        """Return the first value that differs in a comparison that failed; ``None`` where there is no one graph."""
+        from pytest_regional.harness.blame.divergence import NoGraphError, first_divergence
+
+        try:
+            return first_divergence(check)
+        except NoGraphError:
+            return None
 
     def assert_training_parity(self, model: Any, batches: Sequence[Any], **options: Any) -> TrainingReport:
         """Assert that a compiled module trains as eager does, step by step; see ``docs/training-parity.md``.
@@ -478,9 +473,9 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
             CounterExpectationError: with all counters and what caused each.
         """
         bounds = bounds_of(expected)
-        mark = self._observer.log.mark()
+        mark = self.observer.log.mark()
         yield
-        events = self._observer.log.since(mark)
+        events = self.observer.log.since(mark)
         check_expectation(bounds, events)
         if "fallbacks" in bounds:
             self._expected_fallbacks += [event for event in events if event.counter == "fallbacks"]
@@ -493,15 +488,15 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
             traces: whether Dynamo may translate code, as long as no graph is compiled: after a graph break, code
                 between graphs may be translated late.
         """
-        with self._observer.forbidding(traces=not traces):
+        with self.observer.forbidding(traces=not traces):
             yield
 
     def restart(self) -> None:
         """Act like a new process: drop what was compiled or loaded in memory; keep the cache directory and counters."""
-        self._observer.flush()
+        self.observer.flush()
         isolation.clear_caches()
-        self._observer.flush()
-        self._observer.compiled.clear()
+        self.observer.flush()
+        self.observer.compiled.clear()
         if self._spec.forget:
             self._spec.forget()
 
@@ -535,9 +530,9 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         if timeout is not None:
             timeout = _seconds(timeout)
         job = job_for(function, arguments, self._for_new_process(), isolation.moved_caches(self.folder))
-        result, compiled = call_in_new_process(job, timeout, self.new_processes, fresh_interpreter=fresh_interpreter)
+        result, compiled = call_in_new_process(job, timeout, self._new_processes, fresh_interpreter=fresh_interpreter)
         # What was compiled or loaded there was compiled or loaded by this test.
-        self._observer.called_compiled_region |= compiled
+        self.observer.called_compiled_region |= compiled
         return result
 
     def _for_new_process(self) -> dict[str, Any]:
@@ -562,33 +557,12 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         isolation.seed_everything(self.seed)
         isolation.clear_folder(self.folder, keep_code=keep_code)
 
-    def compiled_something(self) -> bool:
-        """Say whether the backend under test compiled anything, or loaded what it had compiled."""
-        return compiled_something(self)
-
-    def check_fallbacks(self) -> None:
-        """Raise :class:`FallbackError` when anything fell back to eager; warn of misspelt annotations.
-
-        Warns:
-            AnnotationWarning: an annotation's key is nearly that of a region.
-        """
-        warn_of_misspelt(self)
-        check_fallbacks(self)
-
     def verified_kernels(self) -> Sequence[Verified]:
         """Verify the kernels that were generated so far, for all sizes, and return what was found out about each.
 
         None where nothing is to be verified: see ``--regional-verify``.
         """
         return [] if self.verification is None else self.verification.verified()
-
-    def check_verified(self) -> None:
-        """Raise :class:`KernelRefutedError` when a property of a kernel was refuted."""
-        check_refuted(self.verified_kernels())
-
-    def check_not_vacuous(self) -> None:
-        """Raise :class:`VacuousTestError` when no region was compiled, loaded, or shared with another test."""
-        check_not_vacuous(self)
 
 
 def _seconds(timeout: object) -> float:
@@ -638,7 +612,7 @@ def harness(
         stack.enter_context(kernels_kept())
         stack.enter_context(guards_untimed())
         stack.enter_context(emulating(regional))
-        stack.enter_context(regional._observer.watching())
+        stack.enter_context(regional.observer.watching())
         _RUNNING.append(regional)
         try:
             yield regional
@@ -689,4 +663,4 @@ def report_region(
     if outcome not in ("compiled", "loaded", "shared"):
         raise ValueError(unknown_name("outcome", outcome, ("compiled", "loaded", "shared")))
     for regional in _RUNNING:
-        regional._observer.region_reported(subgraph, outcome)
+        regional.observer.region_reported(subgraph, outcome)

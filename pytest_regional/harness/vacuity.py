@@ -6,9 +6,9 @@ import inspect
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from pytest_regional._errors import RegionalError
-from pytest_regional._region import AnnotationWarning, misspelt_text
-from pytest_regional._text import plural
+from pytest_regional._base.errors import RegionalError
+from pytest_regional._base.region import AnnotationWarning, misspelt_text
+from pytest_regional._base.text import plural
 from pytest_regional.harness.counters import CounterLog, Counters, describe
 from pytest_regional.harness.observe.attribution import DYNAMOS_CAPTURE
 from pytest_regional.harness.parity.state import contents, functions_of, names_in
@@ -31,7 +31,7 @@ class BackendLeakError(RegionalError, AssertionError):
 
 def check_backend_leaks(regional: Regional) -> None:
     """Raise :class:`BackendLeakError` when the backend left settings changed; they are restored all the same."""
-    found = regional._observer.left_by_backend.found
+    found = regional.observer.left_by_backend.found
     if found:
         changed = "\n".join(f"  {leak}" for leak in found)
         raise BackendLeakError(
@@ -43,22 +43,19 @@ def check_backend_leaks(regional: Regional) -> None:
 
 
 def check_fallbacks(regional: Regional) -> None:
-    """Raise :class:`FallbackError` when anything ran eager that was asked to compile, and no ``expect`` allowed it."""
+    """Raise :class:`FallbackError` when anything ran eager that was asked to compile, and no ``expect`` allowed it.
+
+    Warns:
+        AnnotationWarning: of each annotation that no backend reads and whose key is next to that of regions: its ops
+            ran eager.
+    """
+    for key in regional.observer.misspelt_annotations:
+        warnings.warn(AnnotationWarning(misspelt_text(key)), stacklevel=2)
     expected = set(map(id, regional._expected_fallbacks))
-    events = [e for e in regional._observer.log.since() if e.counter == "fallbacks" and id(e) not in expected]
+    events = [e for e in regional.observer.log.since() if e.counter == "fallbacks" and id(e) not in expected]
     if events:
         causes = "\n".join(f"  {event.cause}" for event in events)
         raise FallbackError(f"what should have been compiled ran eager:\n{causes}")
-
-
-def warn_of_misspelt(regional: Regional) -> None:
-    """Warn of annotations that no backend reads and whose key is next to that of regions: their ops ran eager.
-
-    Warns:
-        AnnotationWarning: for each such key.
-    """
-    for key in regional._observer.misspelt_annotations:
-        warnings.warn(AnnotationWarning(misspelt_text(key)), stacklevel=2)
 
 
 def compiled_something(regional: Regional) -> bool:
@@ -69,8 +66,8 @@ def compiled_something(regional: Regional) -> bool:
     any are kept as well: what shows one is that code of Inductor's was loaded.
     """
     if regional._spec.compiled is not None:
-        return regional._spec.compiled() > regional._compiled_before or regional._observer.called_compiled_region
-    observer = regional._observer
+        return regional._spec.compiled() > regional._compiled_before or regional.observer.called_compiled_region
+    observer = regional.observer
     counters = _own_counters(regional)
     loaded = counters.region_cache_hits or observer.loaded_code
     if counters.region_compiles or loaded or observer.called_compiled_region:
@@ -82,7 +79,7 @@ def compiled_something(regional: Regional) -> bool:
 
 def _own_counters(regional: Regional) -> Counters:
     """Return what the backend under test moved, and no other that the test used."""
-    return CounterLog([event for event in regional._observer.log.since() if not event.other]).counters()
+    return CounterLog([event for event in regional.observer.log.since() if not event.other]).counters()
 
 
 def check_not_vacuous(regional: Regional) -> None:
@@ -95,10 +92,10 @@ def check_not_vacuous(regional: Regional) -> None:
         )
     if not regional.supports("compiles_regions") or compiled_something(regional):
         return
-    if regional._passes_on_graphs and not regional._observer.graphs:
+    if regional._passes_on_graphs and not regional.observer.graphs:
         return
-    misspelt = "".join(f"{misspelt_text(key)}.\n" for key in regional._observer.misspelt_annotations)
-    events = "\n".join(describe(regional._observer.log.since()))
+    misspelt = "".join(f"{misspelt_text(key)}.\n" for key in regional.observer.misspelt_annotations)
+    events = "\n".join(describe(regional.observer.log.since()))
     raise VacuousTestError(f"{_what_is_missing(regional)} {_why(regional)}\n{misspelt}Counters that moved:\n{events}")
 
 
@@ -108,7 +105,7 @@ def _what_is_missing(regional: Regional) -> str:
 
 
 def _why(regional: Regional) -> str:
-    others = [one for one in regional._observer.others_that_compiled() if one != DYNAMOS_CAPTURE]
+    others = [one for one in regional.observer.others_that_compiled() if one != DYNAMOS_CAPTURE]
     if others:
         names = " and ".join(map(repr, others))
         return (
@@ -116,7 +113,7 @@ def _why(regional: Regional) -> str:
             f"torch.compile(fn, backend=regional.dynamo_backend) for the backend under test. If another one is meant, "
             f"name it in the mark: regional_compile(backend=...)."
         )
-    if not regional._observer.log.since():
+    if not regional.observer.log.since():
         return (
             f"the test called no compiled program. regional.run(fn, x) and assert_parity(fn, x) call it; "
             f"regional.compile(fn) returns what is to be called. {_INTENDED}"
@@ -130,7 +127,7 @@ def _why(regional: Regional) -> str:
             f"{'it' if hits == 1 else 'them'}. Were the annotations lost? A backend that loads regions in another way "
             f"says so with BackendSpec(compiled=...). {_INTENDED}"
         )
-    handed = [graph for graph in regional._observer.graphs if graph.ops and not graph.other]
+    handed = [graph for graph in regional.observer.graphs if graph.ops and not graph.other]
     if regional._spec.plain and handed:
         return (
             f"Were the annotations lost? The backend {regional.backend!r} was handed {plural(len(handed), 'graph')}. "

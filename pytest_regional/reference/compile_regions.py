@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 import torch
 import torch.fx
 
-from pytest_regional._errors import RegionalError, RegionalWarning
+from pytest_regional._base.errors import RegionalError, RegionalWarning
 from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.autograd_cache import note_refused_keys, refused_keys
 from pytest_regional._torch.config import cache_tagged, random_numbers_are_functional, region_compile_settings

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from pytest_regional._cache_keys import CacheKey
-from pytest_regional._errors import RegionalValueError
+from pytest_regional._base.cache_keys import CacheKey
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional._torch.autograd_cache import UncacheableGraphError, caches_are_on
 from pytest_regional._torch.config import Timing, force_autograd_cache
 from pytest_regional._torch.dynamo import aot_autograd

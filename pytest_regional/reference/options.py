@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, cast
 
-from pytest_regional._errors import RegionalValueError
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional._torch.config import TIMINGS, Timing
 from pytest_regional.reference.compile_regions import OnRegionError
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch.fx
 
-from pytest_regional._errors import RegionalRuntimeError
+from pytest_regional._base.errors import RegionalRuntimeError
 from pytest_regional._torch.fx_graphs import is_backward_node
 from pytest_regional.reference.effects import Barrier, Edge, computes, element_of, order_edges
 from pytest_regional.reference.gradients import with_sums_of_gradients

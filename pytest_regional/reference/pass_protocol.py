@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias, overload
 
 import torch.fx
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._base.errors import RegionalError
 
 #: The kinds of graphs: before the partitioner, and after it or for inference.
 GRAPH_KINDS = ("joint", "forward", "backward", "inference")

@@ -22,8 +22,8 @@ from typing import Any
 import torch.fx
 
 import pytest_regional
-from pytest_regional._errors import RegionalError, RegionalWarning
-from pytest_regional._text import unknown_name
+from pytest_regional._base.errors import RegionalError, RegionalWarning
+from pytest_regional._base.text import unknown_name
 from pytest_regional._torch.compile_phases import logged
 from pytest_regional._torch.config import (
     TIMINGS,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from pytest_regional._errors import RegionalRuntimeError
+from pytest_regional._base.errors import RegionalRuntimeError
 from pytest_regional._torch.aot_autograd import donate_nothing
 from pytest_regional._torch.config import force_autograd_cache
 from pytest_regional._torch.fx_graphs import called_attributes, preserve_node_meta, set_attribute, use_boxed_codegen

@@ -20,7 +20,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import torch
 import torch.fx
 
-from pytest_regional._region import AnnotationError, AnnotationWarning, misspelt_text
+from pytest_regional._base.region import AnnotationError, AnnotationWarning, misspelt_text
 from pytest_regional._torch.config import inductor_config_names, inductor_config_type
 from pytest_regional._torch.fx_graphs import REGION_AFTER, REGION_CONFIGS, REGION_ID, misspelt_marks, region_mark
 

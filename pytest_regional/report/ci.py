@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from pytest_regional._files import dumps
-from pytest_regional._text import encodable, printable
+from pytest_regional._base.files import dumps
+from pytest_regional._base.text import encodable, printable
 from pytest_regional.report.document import BAD, OUTCOMES, RunReport, column_of
 from pytest_regional.report.facts import CodeLine, Facts
 
@@ -52,7 +52,7 @@ def kept_code(fact: Facts) -> list[CodeLine]:
 def message_of(fact: Facts, lines: int) -> str:
     """Return the first ``lines`` of what went wrong."""
     said = (fact.get("message") or fact["failure"] or fact["outcome"]).strip().splitlines()
-    return "\n".join([*said[:lines], *["..."] * (len(said) > lines)])
+    return "\n".join([*said[:lines], *(["..."] if len(said) > lines else [])])
 
 
 def message_and_blame(fact: Facts, lines: int) -> list[str]:

@@ -40,7 +40,7 @@ def new_drawer() -> GraphDrawer:
 
 def details_of(regional: Regional, drawer: GraphDrawer) -> dict[str, Any]:
     """Return what a report shows of the test that ``regional`` was the harness of."""
-    observer = regional._observer
+    observer = regional.observer
     return {
         "graphs": [_graph(graph, not regional.supports("regions")) for graph in drawer.graphs],
         "code": [_code(source) for source in observer.sources[-SOURCES:]],
@@ -52,7 +52,7 @@ def details_of(regional: Regional, drawer: GraphDrawer) -> dict[str, Any]:
 
 def _left_out(regional: Regional, drawer: GraphDrawer) -> dict[str, int]:
     """Return how many of what are not shown."""
-    observer = regional._observer
+    observer = regional.observer
     kept = {
         "graphs": (drawer.count, GRAPHS),
         "code": (len(observer.sources), SOURCES),

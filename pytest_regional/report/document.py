@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from pytest_regional._documents import DocumentError, decoded, read
-from pytest_regional._files import dumps
-from pytest_regional._text import plural
+from pytest_regional._base.documents import DocumentError, decoded, read
+from pytest_regional._base.files import dumps
+from pytest_regional._base.text import plural
 from pytest_regional.backends import registry
 from pytest_regional.report.facts import Facts
 
@@ -229,7 +229,7 @@ def advice(facts: Sequence[Facts]) -> list[str]:
         if fact["outcome"] in _FAILED and charged:
             failed[backend, charged] += 1
     return [
-        _line(backend, names, count, count + passed[backend, names[0]] * (len(names) == 1))
+        _line(backend, names, count, count + (passed[backend, names[0]] if len(names) == 1 else 0))
         for (backend, names), count in sorted(failed.items())
     ]
 

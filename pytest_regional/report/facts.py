@@ -30,10 +30,9 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
-from pytest_regional._files import LARGEST, dumps
-from pytest_regional._stash import FUZZ, Target
-from pytest_regional._text import encodable, plural
-from pytest_regional.fuzz.fuzz_test import is_fuzz_test, shard_of
+from pytest_regional._base.files import LARGEST, dumps
+from pytest_regional._base.stash import FUZZ, Target, is_fuzz_test, shard_of
+from pytest_regional._base.text import encodable, plural
 from pytest_regional.report import proofs
 
 if TYPE_CHECKING:
@@ -165,9 +164,9 @@ def of(item: pytest.Item, target: Target, regional: Regional | None) -> dict[str
         "requires": list(target.mark.requires),
         "counters": dict(regional.counters) if regional else {},
         "worst_parity": max(ratios, default=None),
-        "compile_seconds": round(sum(one.seconds for one in regional._observer.compile_times), 3) if regional else 0.0,
+        "compile_seconds": round(sum(one.seconds for one in regional.observer.compile_times), 3) if regional else 0.0,
         "slowest_compiles": _slowest_compiles(regional) if regional else [],
-        "causes": _causes(regional._observer.log.since()) if regional else {},
+        "causes": _causes(regional.observer.log.since()) if regional else {},
         "fuzz": item.stash[FUZZ].facts if FUZZ in item.stash else None,
         "details": None,
         **place_of(item),
@@ -179,7 +178,7 @@ def of(item: pytest.Item, target: Target, regional: Regional | None) -> dict[str
 
 
 def _new_processes_of(regional: Regional | None) -> dict[str, Any]:
-    started = regional.new_processes if regional else None
+    started = regional._new_processes if regional else None
     if started is None or not (started.forked or started.interpreters):
         return {}
     return {"new_processes": {"forked": started.forked, "interpreters": dict(started.interpreters)}}
@@ -195,7 +194,7 @@ def plain(known: dict[str, Any]) -> dict[str, Any]:
 
 
 def _slowest_compiles(regional: Regional) -> list[dict[str, Any]]:
-    slowest = sorted(regional._observer.compile_times, key=lambda compiled: -compiled.seconds)[:_KEPT]
+    slowest = sorted(regional.observer.compile_times, key=lambda compiled: -compiled.seconds)[:_KEPT]
     return [{"seconds": round(compiled.seconds, 3), "what": compiled.what} for compiled in slowest]
 
 

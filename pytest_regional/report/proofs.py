@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pytest_regional._text import plural, printable
+from pytest_regional._base.text import plural, printable
 
 if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pytest_regional._text import encodable, plural, printable
+from pytest_regional._base.text import encodable, plural, printable
 from pytest_regional.report.ci import MOST, FoundDefect, bad_tests, blame_of, findings_of, message_of, title_of
 from pytest_regional.report.document import BAD, RunReport, advice, rows_of, slowest_of, totals_of
 from pytest_regional.report.facts import Facts

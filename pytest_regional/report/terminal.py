@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_regional._documents import DocumentError
-from pytest_regional._text import plural, printable
-from pytest_regional.fuzz.budget import crash_markers, duration
+from pytest_regional._base.budget import crash_markers
+from pytest_regional._base.documents import DocumentError
+from pytest_regional._base.text import duration, plural, printable
 from pytest_regional.report import document, proofs
 from pytest_regional.report.ci import findings_of
 from pytest_regional.report.document import BAD, rows_of, slowest_of, totals_of

@@ -17,7 +17,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from pytest_regional._files import dumps
+from pytest_regional._base.files import dumps
 from pytest_regional._torch.cpp import described_processor
 from pytest_regional.report.document import RunReport
 from pytest_regional.report.facts import Facts, read, within_repository
@@ -26,7 +26,7 @@ from pytest_regional.report.outputs import ending_of
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_regional._config import Settings
+    from pytest_regional.plugin.options import Settings
 
 
 _PACKAGES = ("pytest-regional", "torch", "triton", "pytest", "pytest-xdist", "hypothesis")

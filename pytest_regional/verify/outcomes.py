@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import z3
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._base.errors import RegionalError
 from pytest_regional._torch.triton import code_keys
 
 PROVED, REFUTED, UNKNOWN = "proved", "refuted", "unknown"
@@ -54,7 +54,8 @@ class Counterexample:
     def __str__(self) -> str:
         parts = [f"{name} = {value}" for name, value in sorted(self.sizes.items())]
         places = list(dict.fromkeys(self.programs))
-        parts += [f"program{'s' * (len(places) > 1)} {' and '.join(map(str, places))}"] if places else []
+        if places:
+            parts.append(f"program{'s' if len(places) > 1 else ''} {' and '.join(map(str, places))}")
         for argument, values in self.loaded.items():
             elements = [f"{argument}[{place}] = {value}" for place, value in values.items() if place is not None]
             parts += elements or [f"all of {argument} {values.get(None, 0)}"]

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import z3
 
-from pytest_regional._text import first_line
+from pytest_regional._base.text import first_line
 from pytest_regional.emulation.backend import Emulation
 from pytest_regional.emulation.device import EmulationError, EmulationTimeoutError, MemoryFaultError
 from pytest_regional.emulation.device_rewrite import OperatorsOnCpu

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import z3
 
-from pytest_regional._text import first_line
+from pytest_regional._base.text import first_line
 from pytest_regional._torch.operators import operator_called, returns_a_view, written_arguments
 from pytest_regional._torch.tracing import known_of_sizes, size_expression
 from pytest_regional.emulation.backend import GeneratedGraph

@@ -259,7 +259,7 @@ def seeded(regional, outcome, seed, training):
 
 
 def pair_of_ones(regional, training):
-    ones = [regional.ones(8, 8) for _ in range(2)]
+    ones = [torch.ones(8, 8, device=regional.device) for _ in range(2)]
     return tuple(value.requires_grad_(training) for value in ones)
 
 

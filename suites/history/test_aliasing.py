@@ -114,7 +114,7 @@ def write_to_slice(regional):
         add_to(x[:8], torch.ones(8, device=x.device))
         return x * 2
 
-    regional.assert_parity(program, regional.zeros(20)[3:])
+    regional.assert_parity(program, torch.zeros(20, device=regional.device)[3:])
 
 
 @bugs(layer="inductor", torch="<2.15", notices="input state", but=COPIED_OUTSIDE)
@@ -126,7 +126,7 @@ def swapped_inputs(regional):
         a.copy_(b)
         b.copy_(old)
 
-    parity(regional, program, regional.zeros(4), regional.ones(4))
+    parity(regional, program, torch.zeros(4, device=regional.device), torch.ones(4, device=regional.device))
 
 
 @bugs(layer="inductor", notices="input state", but=COPIED_OUTSIDE)
@@ -136,7 +136,7 @@ def foreach_reads_what_it_wrote(regional):
     def program(a, b):
         torch._foreach_copy_([a, b], [b * 2, a * 2])
 
-    parity(regional, program, regional.zeros(4), regional.ones(4))
+    parity(regional, program, torch.zeros(4, device=regional.device), torch.ones(4, device=regional.device))
 
 
 @bugs(layer="inductor", notices="value")
@@ -146,7 +146,7 @@ def scatter_behind_storage_offset(regional):
     def program(x, y):
         return torch.as_strided_scatter(x, y, (1,), (1,), 0)
 
-    parity(regional, program, regional.zeros(3)[1:-1], regional.ones(1))
+    parity(regional, program, torch.zeros(3, device=regional.device)[1:-1], torch.ones(1, device=regional.device))
 
 
 @bugs(layer="inductor", torch="<2.13", notices="value")
@@ -191,8 +191,8 @@ def detached_alias_written(regional):
         return x + 1
 
     def written(function):
-        y = regional.zeros(2, 8)[:, ::2]
-        function(regional.ones(2, 4), y, y.detach())
+        y = torch.zeros(2, 8, device=regional.device)[:, ::2]
+        function(torch.ones(2, 4, device=regional.device), y, y.detach())
         return y
 
     same("input state", written(regional.compile(program)), written(program))
@@ -200,7 +200,7 @@ def detached_alias_written(regional):
 
 def shared(regional, *size):
     """Return two inputs that are one memory."""
-    x = regional.ones(*size)
+    x = torch.ones(*size, device=regional.device)
     return x, x.detach()
 
 
@@ -248,7 +248,7 @@ def slice_of_alias(regional):
         x.neg_()
         return y[:2]
 
-    memory = regional.arange(12.0)
+    memory = torch.arange(12.0, device=regional.device)
     regional.assert_parity(program, memory[2:8], memory[4:])
 
 
@@ -260,7 +260,7 @@ def view_is_the_tensor_itself(regional):
         y = torch.sin(x)
         return y, y[...]
 
-    parity(regional, program, regional.ones(2, 3))
+    parity(regional, program, torch.ones(2, 3, device=regional.device))
 
 
 @bugs(layer="aot_autograd", notices="alias", in_region=False, but=ELSEWHERE, requires=("backward",))
@@ -283,7 +283,7 @@ def flatten_of_flat(regional):
         flat = x.flatten()
         return flat, flat.flatten()
 
-    regional.assert_parity(program, regional.ones(2, 2))
+    regional.assert_parity(program, torch.ones(2, 2, device=regional.device))
 
 
 @bugs(layer="inductor", notices="alias")
@@ -314,7 +314,7 @@ def transposed_twice(regional):
     def program(x):
         return x.mT, x.mT
 
-    regional.assert_parity(program, regional.ones(2, 3))
+    regional.assert_parity(program, torch.ones(2, 3, device=regional.device))
 
 
 @bugs(layer="aot_autograd", notices="exception", in_region=False)
@@ -326,7 +326,7 @@ def write_through_view_of_expanded(regional):
         y.mul_(2.0)
         return y
 
-    regional.assert_parity(program, regional.ones(1, 1).expand(2, 1))
+    regional.assert_parity(program, torch.ones(1, 1, device=regional.device).expand(2, 1))
 
 
 @bugs(layer="aot_autograd", notices="input state", in_region=False)
@@ -337,7 +337,7 @@ def write_to_windows(regional):
         x.unfold(0, 2, 2).add_(1.0)
         return x
 
-    regional.assert_parity(program, regional.ones(3))
+    regional.assert_parity(program, torch.ones(3, device=regional.device))
 
 
 @bugs(
@@ -469,7 +469,7 @@ def as_strided_behind_write(regional):
         return x.as_strided((8,), (1,), 0) + 1
 
     # What it returns is not compared: where Inductor's call succeeds, it is that of ``as_strided_of_view``.
-    regional.compile(program)(regional.ones(8)[::2])
+    regional.compile(program)(torch.ones(8, device=regional.device)[::2])
 
 
 @bugs(layer="inductor", torch="<2.15", notices="exception", in_region=False)
@@ -480,7 +480,7 @@ def base_larger_than_traced(regional):
         x.sin_()
         return y * 0.5
 
-    buffer = regional.ones(1, 2)
+    buffer = torch.ones(1, 2, device=regional.device)
     regional.assert_parity(program, buffer[:, ::2].detach(), buffer[:, ::2].detach())
 
 

@@ -40,7 +40,7 @@ def default_dtype_is_not_in_the_key(regional):
     def program(x):
         return torch.zeros(3, device=x.device) + x
 
-    x = regional.ones((), dtype=torch.int64)
+    x = torch.ones((), dtype=torch.int64, device=regional.device)
     regional.compile(program)(x)
     regional.restart()
     torch.set_default_dtype(torch.float64)
@@ -56,7 +56,7 @@ def default_dtype_is_not_in_the_key(regional):
 def empty_backward_is_not_saved(regional):
     """What has a backward without operators is compiled anew by every process."""
     for _ in range(2):
-        regional.compile(lambda x: x + 1)(regional.ones(3, requires_grad=True)).sum().backward()
+        regional.compile(lambda x: x + 1)(torch.ones(3, requires_grad=True, device=regional.device)).sum().backward()
         regional.restart()
     if not regional.counters.cache_hits:
         raise BugNoticedError("cache", "the second process had no hit")

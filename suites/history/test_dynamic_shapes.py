@@ -49,7 +49,7 @@ def product_of_three_sizes(regional):
         y.mul_(2)
         return x.sign()
 
-    expected, found = regional.ones(4, 5, 6), regional.ones(4, 5, 6)
+    expected, found = torch.ones(4, 5, 6, device=regional.device), torch.ones(4, 5, 6, device=regional.device)
     program(expected, expected[..., ::2])
     try:
         regional.compile(program)(found, found[..., ::2])
@@ -77,7 +77,7 @@ def split_of_strided_dynamic_input(regional):
         x.zero_()
         return first
 
-    regional.assert_parity(program, regional.ones(3, 3)[:, 1:-1])
+    regional.assert_parity(program, torch.ones(3, 3, device=regional.device)[:, 1:-1])
 
 
 @bugs(layer="aot_autograd", notices="exception", in_region=False, dynamic=True, requires=("backward",))

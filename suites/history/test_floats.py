@@ -41,7 +41,7 @@ def erf_near_zero(regional):
     def program(x):
         return torch.erf(x)
 
-    parity(regional, program, regional.linspace(1e-8, 1e-6, 64))
+    parity(regional, program, torch.linspace(1e-8, 1e-6, 64, device=regional.device))
 
 
 @bugs(layer="inductor", notices="value")
@@ -51,7 +51,7 @@ def floor_of_quotient(regional):
     def program(x):
         return torch.div(x, 0.1, rounding_mode="floor")
 
-    parity(regional, program, regional.arange(8.0))
+    parity(regional, program, torch.arange(8.0, device=regional.device))
 
 
 @bugs(layer="inductor", notices="value")
@@ -61,7 +61,7 @@ def remainder_of_large_quotient(regional):
     def program(x):
         return torch.remainder(x * 1e8, 0.7)
 
-    parity(regional, program, regional.arange(32.0))
+    parity(regional, program, torch.arange(32.0, device=regional.device))
 
 
 @bugs(185337, layer="inductor", notices="value")

@@ -24,7 +24,7 @@ def saved_view_of_input_is_written(regional):
         return x.view(4, 4) @ w
 
     def backward(function):
-        x, w = regional.ones(16), regional.ones(4, 4, requires_grad=True)
+        x, w = torch.ones(16, device=regional.device), torch.ones(4, 4, requires_grad=True, device=regional.device)
         y = function(x, w)
         x.add_(1)
         y.sum().backward()
@@ -106,7 +106,7 @@ def gradient_of_overlapping_output(regional):
     def program(x):
         return torch.mul(x, 1.0).unfold(0, 2, 1)
 
-    regional.assert_parity(program, regional.ones(3, requires_grad=True))
+    regional.assert_parity(program, torch.ones(3, requires_grad=True, device=regional.device))
 
 
 @bugs(layer="aot_autograd", notices="gradient", in_region=False, dynamic=True, requires=("aliasing", "dynamic_shapes"))
@@ -116,7 +116,7 @@ def gradient_of_expanded_leaf(regional):
     def program(x):
         return x.flatten()
 
-    regional.assert_parity(program, regional.ones(1, 1).expand(2, 1).detach().requires_grad_())
+    regional.assert_parity(program, torch.ones(1, 1, device=regional.device).expand(2, 1).detach().requires_grad_())
 
 
 @bugs(
@@ -134,7 +134,11 @@ def write_by_gradient(regional):
         x.mul_(w)
         return x
 
-    regional.assert_parity(program, regional.ones(4), regional.full((4,), 3.0, requires_grad=True))
+    regional.assert_parity(
+        program,
+        torch.ones(4, device=regional.device),
+        torch.full((4,), 3.0, requires_grad=True, device=regional.device),
+    )
 
 
 # One thread alone, as workers of pytest-xdist have on few cores, adds without atomics.
@@ -236,7 +240,7 @@ def foreach_on_view(regional):
         torch._foreach_mul_([view], 0.5)
         return view
 
-    parity(regional, program, regional.ones(2, 2, requires_grad=True))
+    parity(regional, program, torch.ones(2, 2, requires_grad=True, device=regional.device))
 
 
 @bugs(layer="inductor", torch="<2.13", notices="exception")
@@ -261,7 +265,7 @@ def viewed_before_detach(regional):
         first, _ = view.chunk(2)
         return first.detach() + x.flatten()[:2]
 
-    regional.assert_parity(program, regional.ones(2, 2, requires_grad=True))
+    regional.assert_parity(program, torch.ones(2, 2, requires_grad=True, device=regional.device))
 
 
 @pytest.mark.parametrize("bug", bugs.cases())

@@ -46,7 +46,7 @@ def parameter_in_the_shadow_of_an_attribute(regional):
     model, x = Weighted().to(regional.device), regional.randn(3)
     compiled = regional.compile(model)
     compiled(x)
-    model.__dict__["weight"] = regional.full((3,), 3.0)
+    model.__dict__["weight"] = torch.full((3,), 3.0, device=regional.device)
     same("second call", compiled(x), model(x))
 
 
@@ -96,7 +96,7 @@ def integer_in_annotation(regional):
         with annotate({"compile_with_inductor": {"inductor_region": layer}}):
             return x.sin()
 
-    x = regional.ones(3)
+    x = torch.ones(3, device=regional.device)
     same_later(regional, program, (x, 1), (x, 2))
 
 

@@ -169,8 +169,12 @@ def condition_writes_what_was_written(regional):
         return last, total * 2
 
     with torch.no_grad():
-        compiled = regional.compile(program)(regional.zeros(()), regional.zeros(()))
-        same("value", compiled, program(regional.zeros(()), regional.zeros(())))
+        compiled = regional.compile(program)(
+            torch.zeros((), device=regional.device), torch.zeros((), device=regional.device)
+        )
+        same(
+            "value", compiled, program(torch.zeros((), device=regional.device), torch.zeros((), device=regional.device))
+        )
 
 
 @pytest.mark.quick

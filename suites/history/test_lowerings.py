@@ -50,7 +50,7 @@ def quotient_of_uint8_on_gpu(regional):
     def program(x):
         return x // 16 % 16
 
-    parity(regional, program, regional.arange(200).to(torch.uint8))
+    parity(regional, program, torch.arange(200, device=regional.device).to(torch.uint8))
 
 
 @bugs(layer="inductor", notices="exception", device="cuda-emulated", requires=("inductor_code",))
@@ -60,7 +60,7 @@ def atomic_addition_of_int8(regional):
     def program(x, index):
         return x.index_add(0, index, x)
 
-    parity(regional, program, regional.ones(4, dtype=torch.int8), regional.tensor([3, 2, 1, 0]))
+    parity(regional, program, torch.ones(4, dtype=torch.int8, device=regional.device), regional.tensor([3, 2, 1, 0]))
 
 
 @bugs(layer="inductor", torch="<2.15", notices="value", device="cuda-emulated", requires=("inductor_code",))
@@ -91,7 +91,7 @@ def interpolation_of_nothing(regional):
     def program(x):
         return F.interpolate(x, size=(4, 4), mode="bilinear")
 
-    refused(regional, program, regional.zeros(1, 2, 0, 3))
+    refused(regional, program, torch.zeros(1, 2, 0, 3, device=regional.device))
 
 
 @bugs(185464, layer="aot_autograd", torch="<2.15", notices="value")
@@ -111,7 +111,7 @@ def exponent_of_another_dtype(regional):
     def program(x, n):
         return torch.ldexp(x, n)
 
-    parity(regional, program, regional.randn(4), regional.ones(4, dtype=torch.float64))
+    parity(regional, program, regional.randn(4), torch.ones(4, dtype=torch.float64, device=regional.device))
 
 
 @bugs(191308, layer="inductor", torch="<2.15", notices="dtype", device="cpu")  # no GPU has such a product
@@ -121,7 +121,12 @@ def integer_batch_product(regional):
     def program(a, b):
         return torch.bmm(a, b)
 
-    parity(regional, program, regional.full((1, 4, 4), 100, dtype=torch.int8), regional.ones(1, 4, 1, dtype=torch.int8))
+    parity(
+        regional,
+        program,
+        torch.full((1, 4, 4), 100, dtype=torch.int8, device=regional.device),
+        torch.ones(1, 4, 1, dtype=torch.int8, device=regional.device),
+    )
 
 
 @bugs(layer="inductor", torch="<2.15", notices="exception", requires=("rng",))
@@ -131,7 +136,7 @@ def index_by_permutation(regional):
     def program(x):
         return x[torch.randperm(3)]
 
-    parity(regional, program, regional.ones(3))
+    parity(regional, program, torch.ones(3, device=regional.device))
 
 
 @bugs(layer="inductor", notices="exception", in_region=False, requires=("backward", "higher_order_operators"))
@@ -142,7 +147,11 @@ def weight_read_by_branch(regional):
         y = F.conv2d(x, weight, stride=2)
         return y, torch.cond(x.sum() > 0, torch.tanh, torch.sin, (weight,))
 
-    regional.assert_parity(program, regional.ones(1, 2, 4, 4), regional.ones(1, 2, 4, 4, requires_grad=True))
+    regional.assert_parity(
+        program,
+        torch.ones(1, 2, 4, 4, device=regional.device),
+        torch.ones(1, 2, 4, 4, requires_grad=True, device=regional.device),
+    )
 
 
 @bugs(layer="inductor", torch="<2.15", notices="exception")
@@ -163,7 +172,7 @@ def index_fill_by_constant(regional):
     def program(x):
         return x.index_fill_(0, torch.tensor([1, 0], device=x.device), 0.0)
 
-    regional.assert_parity(program, regional.ones(4)[::2])
+    regional.assert_parity(program, torch.ones(4, device=regional.device)[::2])
 
 
 @bugs(layer="inductor", notices="exception", device="cuda-emulated", requires=("inductor_code",))

@@ -39,7 +39,7 @@ def shuffle_in_python(regional):
         random.shuffle(order)
         return x[order]
 
-    compiled, x = regional.compile(program), regional.arange(8)
+    compiled, x = regional.compile(program), torch.arange(8, device=regional.device)
     found = {tuple(compiled(x).tolist()) for _ in range(6)}
     if len(found) == 1:
         raise BugNoticedError("second call", f"six calls returned {found}")
@@ -93,7 +93,7 @@ def bernoulli_draws_otherwise(regional):
     def program(x):
         return torch.bernoulli(x)
 
-    parity(regional, program, regional.full((3, 3), 0.5, dtype=torch.float64))
+    parity(regional, program, torch.full((3, 3), 0.5, dtype=torch.float64, device=regional.device))
 
 
 @bugs(layer="inductor", torch=">=2.13", notices="value", in_region=False, requires=("mutation",))
@@ -104,7 +104,7 @@ def draws_behind_transposed_write(regional):
         x.mT.add_(1.0)
         return torch.rand_like(x)
 
-    regional.assert_parity(program, regional.zeros(2, 2))
+    regional.assert_parity(program, torch.zeros(2, 2, device=regional.device))
 
 
 @bugs(layer="inductor", torch=">=2.15", notices="value")
@@ -132,7 +132,7 @@ def unused_checkpoint_drops_draws(regional):
         checkpoint(noisy, x, use_reentrant=False)
         return noisy(x)
 
-    regional.assert_parity(program, regional.ones(4, requires_grad=True))
+    regional.assert_parity(program, torch.ones(4, requires_grad=True, device=regional.device))
 
 
 @bugs(layer="aot_autograd", torch=">=2.13", notices="exception", in_region=False, requires=("backward",))
@@ -142,7 +142,9 @@ def checkpoint_draws_without_gradient(regional):
     def program(x, y):
         return checkpoint(noisy, y, use_reentrant=False)
 
-    regional.assert_parity(program, regional.ones(3, requires_grad=True), regional.ones(3))
+    regional.assert_parity(
+        program, torch.ones(3, requires_grad=True, device=regional.device), torch.ones(3, device=regional.device)
+    )
 
 
 @bugs(layer="inductor", notices="random state", in_region=False, requires=("backward",), but={"torch": ""})
@@ -153,7 +155,7 @@ def backward_draws_for_nothing(regional):
         return torch.rand(4, 4), torch.ceil(x)
 
     def trained(function):
-        return lambda: function(regional.ones((), requires_grad=True))[1].backward()
+        return lambda: function(torch.ones((), requires_grad=True, device=regional.device))[1].backward()
 
     with torch._inductor.config.patch(fallback_random=True):
         compiled = next_draw(trained(regional.compile(program)))
@@ -168,7 +170,7 @@ def dropout_draws_again(regional):
         return F.dropout(x @ w, 0.5)
 
     def trained(function):
-        x, w = (regional.ones(8, 8, requires_grad=True) for _ in range(2))
+        x, w = (torch.ones(8, 8, requires_grad=True, device=regional.device) for _ in range(2))
         return lambda: function(x, w).sum().backward()
 
     with torch._inductor.config.patch(fallback_random=True):

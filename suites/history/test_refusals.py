@@ -22,7 +22,7 @@ def one_minus_bool(regional):
 @bugs(195673, layer="inductor", notices="refusal", expects_regions=False)
 def random_integers_like(regional):
     """``rand_like`` of an integer tensor, all zero."""
-    refused(regional, lambda x: torch.rand_like(x), regional.ones(3, dtype=torch.int64))
+    refused(regional, lambda x: torch.rand_like(x), torch.ones(3, dtype=torch.int64, device=regional.device))
 
 
 @bugs(195665, layer="inductor", notices="refusal", expects_regions=False)

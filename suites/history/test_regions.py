@@ -38,7 +38,7 @@ def constant_in_region(regional):
     def program(x):
         return x @ x.new_tensor([1.0, 2.0])
 
-    parity(regional, program, regional.ones(2, 2))
+    parity(regional, program, torch.ones(2, 2, device=regional.device))
 
 
 @bugs(layer="regions", torch="<2.15", notices="exception", dynamic=True, requires=("dynamic_shapes",))

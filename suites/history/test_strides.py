@@ -62,7 +62,7 @@ def out_argument_strides(regional):
         torch.mul(x, 2.0, out=out)
         return torch.sin(out)
 
-    regional.assert_parity(program, regional.randn(2, 2).t(), regional.zeros(2, 2))
+    regional.assert_parity(program, regional.randn(2, 2).t(), torch.zeros(2, 2, device=regional.device))
 
 
 @bugs(layer="inductor", notices="strides")
@@ -84,7 +84,7 @@ def uniform_of_transposed_rows(regional):
         x.t()[1:].uniform_(1, 2)
         return x
 
-    parity(regional, program, regional.zeros(4, 4))
+    parity(regional, program, torch.zeros(4, 4, device=regional.device))
 
 
 @pytest.mark.parametrize("bug", bugs.cases())

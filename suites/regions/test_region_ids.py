@@ -96,7 +96,7 @@ def test_each_value_is_a_region(regional, program):
     compiled = regional.compile(program)
     seen = []
     for value in values:
-        record = regional.observe(compiled, x, w, value)
+        record = regional.run(compiled, x, w, value, as_is=True)
         torch.testing.assert_close(record.output, x @ w)
         seen += [r.name for r in record.regions]
     assert tuple(seen) == names
@@ -136,9 +136,9 @@ def test_a_symbolic_integer_in_pytorchs_own_annotation(regional):
 
     x, w = operands(regional)
     compiled = regional.compile(program)
-    regional.observe(compiled, x, w, 1)
+    regional.run(compiled, x, w, 1, as_is=True)
     with pytest.raises(AnnotationError, match=r"operator.index\(i\)[\s\S]*annotate"):
-        regional.observe(compiled, x, w, 2)
+        regional.run(compiled, x, w, 2, as_is=True)
 
 
 @pytest.mark.parametrize("name", [1.5, True, ["r"], ("r", None)], ids=repr)

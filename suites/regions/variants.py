@@ -15,7 +15,7 @@ def wants_gradient(regional: Any) -> bool:
 
 def variant(regional: Any, option: str, value: str) -> Callable[..., Any]:
     """Return the backend under test, as Dynamo calls it, with ``option``; skip where it has no such option."""
-    if option not in regional.variants:
+    if option not in regional.spec.variants:
         pytest.skip(f"the BackendSpec of {regional.backend!r} has no variant {option!r}")
-    made: Callable[..., Any] = regional.variants[option](value)
+    made: Callable[..., Any] = regional.spec.variants[option](value)
     return made

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from pytest_regional._documents import DocumentError
-from pytest_regional.command_line import main
-from pytest_regional.fuzz.budget import crash_markers
+from pytest_regional._base.budget import crash_markers
+from pytest_regional._base.documents import DocumentError
+from pytest_regional.cli import main
 from pytest_regional.fuzz.draw.graphs import random_programs
 from pytest_regional.fuzz.findings import files
 from pytest_regional.fuzz.findings.files import PARAMETERS
@@ -158,7 +158,7 @@ def note(event, arguments):
         done.append(f"{event} {arguments[0]}")
 
 
-from pytest_regional._documents import DocumentError
+from pytest_regional._base.documents import DocumentError
 from pytest_regional.fuzz.findings.folder import from_data
 from tests.attacks.malformed import DOCUMENTS, RAN, injections
 import itertools

@@ -114,9 +114,9 @@ CRASHES = {
 }
 
 SHORT_GRACE = """
-from pytest_regional import _limits
+from pytest_regional._base import limits
 
-_limits.GRACE = 1
+limits.GRACE = 1
 """
 
 

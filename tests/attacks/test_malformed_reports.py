@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import pytest_regional
-from pytest_regional.command_line import main
+from pytest_regional.cli import main
 from pytest_regional.report.document import RunReport
 from tests.report.test_document import fact
 from tests.report.test_page import sample
@@ -131,7 +131,7 @@ def test_written_files_are_standard_json(tmp_path: Path) -> None:
 
 def test_reports_and_commands_write_json_through_one_function() -> None:
     package = Path(pytest_regional.__file__).parent
-    sources = [path for folder in ("report", "command_line") for path in (package / folder).rglob("*.py")]
+    sources = [path for folder in ("report", "cli") for path in (package / folder).rglob("*.py")]
     assert len(sources) > 10
     assert [path.name for path in sources if "json.dump" in path.read_text(encoding="utf-8")] == []
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import pytest_regional
-from pytest_regional import _config
-from pytest_regional._known_failures import KnownFailures
 from pytest_regional.backends.registry import ProjectFile, ProjectFileError
 from pytest_regional.harness import process
+from pytest_regional.plugin import options
+from pytest_regional.plugin.known_failures import KnownFailures
 from pytest_regional.report.document import RunReport
 
 PACKAGE = Path(pytest_regional.__file__).parent
@@ -37,14 +37,14 @@ def read_only(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 def test_only_findings_that_were_asked_for_have_to_be_writable(pytester: pytest.Pytester, read_only: Path) -> None:
     config = pytester.parseconfig("--regional-backend=aot_eager", "--regional-fuzz=5")
-    assert _config.resolve(config).findings == read_only / "regional-findings"
+    assert options.resolve(config).findings == read_only / "regional-findings"
     config = pytester.parseconfig("--regional-backend=aot_eager", "--regional-findings=found")
     with pytest.raises(pytest.UsageError, match=r"--regional-findings: .*found cannot be written"):
-        _config.resolve(config)
+        options.resolve(config)
 
 
 def test_a_campaign_that_cannot_keep_its_findings_says_so(pytester: pytest.Pytester) -> None:
-    from pytest_regional.fuzz.budget import Budget
+    from pytest_regional._base.budget import Budget
     from pytest_regional.fuzz.fuzz_test import FuzzTest
 
     (pytester.path / "regional-findings").write_text("in the way", encoding="utf-8")

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_regional._text import encodable
+from pytest_regional._base.text import encodable
 
 from .runs import run
 

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from pytest_regional._environment import hold, remove_folders
+from pytest_regional.plugin.environment import hold, remove_folders
 
 from .runs import REPORTS, Run, run
 

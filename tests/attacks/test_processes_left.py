@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional import _processes
-from pytest_regional._limits import RegionalTimeoutError, time_limit
+from pytest_regional._base import processes
+from pytest_regional._base.limits import RegionalTimeoutError, time_limit
 from tests.plugin.conftest import _torch_stays_imported, downstream, repository  # noqa: F401
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are seen on Linux alone")
@@ -22,9 +22,9 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="pr
 def ended(number: int, within: float = 20.0) -> bool:
     """Say whether a process ends in so many seconds."""
     until = time.monotonic() + within
-    while _processes.runs(number) and time.monotonic() < until:
+    while processes.runs(number) and time.monotonic() < until:
         time.sleep(0.02)
-    return not _processes.runs(number)
+    return not processes.runs(number)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ class TestATimeout:
 
     def test_takes_a_number_that_is_used_again_for_another_process(self, server):
         before = {(server.pid, 1)}
-        assert server.pid in _processes.started_after(before)
+        assert server.pid in processes.started_after(before)
 
 
 SERVERS = """
@@ -154,15 +154,15 @@ def test_a_new_process_ends_with_who_asked_for_it(tmp_path, how, function, serve
 def test_the_guard_of_a_process_ends_with_it_and_is_no_child():
     code = """
 import os, sys
-from pytest_regional import _processes
+from pytest_regional._base import processes
 from pytest_regional.harness._child import ends_with
 
 with ends_with(os.getppid()):
-    guard, = _processes.children(os.getpid())
-    while _processes._GUARD not in open(f"/proc/{guard}/comm").read():
+    guard, = processes.children(os.getpid())
+    while processes._GUARD not in open(f"/proc/{guard}/comm").read():
         pass
-    assert _processes.with_all_below(os.getpid()) == [os.getpid()]
-print(list(_processes.children(os.getpid())), _processes.runs(guard))
+    assert processes.with_all_below(os.getpid()) == [os.getpid()]
+print(list(processes.children(os.getpid())), processes.runs(guard))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr) == ("[] False\n", "")

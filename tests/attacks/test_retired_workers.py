@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_regional._xdist import Retirement, UnrestorableStateError
 from pytest_regional.harness.isolation import Leak
+from pytest_regional.plugin.workers import Retirement, UnrestorableStateError
 from tests.warm_process import run_module
 
 
@@ -33,7 +33,7 @@ def test_where_no_other_process_runs_the_rest_the_test_fails(tmp_path, worker, r
 
 def test_a_worker_leaves_a_note_that_the_controller_reads_once(tmp_path, monkeypatch):
     ends = []
-    monkeypatch.setattr("pytest_regional._xdist._exit", ends.append)
+    monkeypatch.setattr("pytest_regional.plugin.workers._exit", ends.append)
     of_worker = retirement(tmp_path, worker=True)
     item = SimpleNamespace(session=SimpleNamespace(_setupstate=SimpleNamespace(teardown_exact=lambda item: 1 / 0)))
     of_worker.exit_before(item)

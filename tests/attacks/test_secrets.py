@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from pytest_regional._secrets import SecretVariables, masked, masked_urls, without_secrets_of
+from pytest_regional._base.secrets import SecretVariables, masked, masked_urls, without_secrets_of
 from pytest_regional.harness.isolation import MISSING, Leak, Snapshot
 from pytest_regional.reference.caching import remote
 from pytest_regional.reference.caching.container import reset_warnings

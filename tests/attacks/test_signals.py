@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from pytest_regional._endings import EndingSignals
+from pytest_regional.plugin.endings import EndingSignals
 
 from .runs import Run, run
 

@@ -14,6 +14,7 @@ import torch
 
 from pytest_regional import BackendSpec, GraphCapabilities, VacuousTestError
 from pytest_regional._torch import symbol
+from pytest_regional.harness.vacuity import compiled_something
 from pytest_regional.testing import regional
 from tests.harness.programs import in_region, pair
 
@@ -173,7 +174,7 @@ def test_a_program_without_regions_that_is_looked_up_twice(backend, shape):
     with configured(), regional(make(), expects_regions=False, fullgraph=False) as r:
         for _ in range(2):
             looked_up(r, shape, annotated=False)
-            assert not r.compiled_something()
+            assert not compiled_something(r)
             r.restart()
     assert (r.counters.cache_hits > 0) == ((backend, shape) not in NOT_KEPT)
 
@@ -200,9 +201,9 @@ def there(regional, shape, annotated):
 def test_in_new_processes(annotated):
     with regional(expects_regions=False) as r:
         r.in_new_process(there, "function", annotated)
-        before = r.compiled_something()
+        before = compiled_something(r)
         assert r.in_new_process(there, "function", annotated).counters.cache_hits == 1
-        assert before == r.compiled_something() == annotated
+        assert before == compiled_something(r) == annotated
 
 
 def test_what_is_said():
@@ -235,13 +236,13 @@ def test_code_that_another_backend_loads_is_not_the_tested_ones(tmp_path):
     with regional("reference", cache_dir=tmp_path, expects_regions=False) as r:
         torch.compile(function(annotated=False), backend="inductor")(*pair(r))
         assert r.counters.cache_hits == 1
-        assert not r.compiled_something()
+        assert not compiled_something(r)
 
 
 def test_what_is_loaded_where_blame_is_looked_for_is_not_the_tests():
     with regional(expects_regions=False) as r:
-        with r._observer.paused():
+        with r.observer.paused():
             for _ in range(2):
                 looked_up(r, "function", annotated=True)
                 r.restart()
-        assert not r.compiled_something()
+        assert not compiled_something(r)

@@ -11,7 +11,7 @@ from pytest_regional.bug_report.subjects import COMPARED, of_script, subject_of
 from pytest_regional.fuzz.findings.folder import FindingsFolder
 from pytest_regional.fuzz.oracles import ORACLES
 
-FINDING = Path(__file__).parents[1] / "command_line" / "data" / "floor_of_quotient.json"
+FINDING = Path(__file__).parents[1] / "cli" / "data" / "floor_of_quotient.json"
 
 
 def test_oracles_that_compare_with_eager_are_oracles():

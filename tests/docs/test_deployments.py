@@ -13,7 +13,7 @@ import time
 import pytest
 from fenced import DOCS
 
-from pytest_regional.command_line import findings, fuzz
+from pytest_regional.cli import findings, fuzz
 from tests.report.schemas import GITHUB_WORKFLOW, check, published
 
 yaml = pytest.importorskip("yaml", reason="PyYAML comes with myst-parser")

@@ -9,10 +9,10 @@ import pytest
 from docs_runner import Batch, check_command, check_console, is_run_by_pytest, options_of, run_pytest
 from fenced import PAGES, Block, all_blocks, blocks_of, name_of
 
-from pytest_regional._config import OPTIONS
 from pytest_regional.backends.registry import ProjectFile, tomllib
 from pytest_regional.harness.devices.device import device_under_test
 from pytest_regional.harness.devices.emulated import check_emulation
+from pytest_regional.plugin.options import OPTIONS
 
 BLOCKS = all_blocks()
 

@@ -10,7 +10,7 @@ import pytest
 from docs_runner import run_pytest, write_project
 from fenced import DOCS, ROOT, blocks_of
 
-from pytest_regional import command_line
+from pytest_regional import cli
 
 yaml = pytest.importorskip("yaml", reason="PyYAML comes with myst-parser")
 
@@ -89,7 +89,7 @@ def test_the_skill_names_commands_that_exist(capsys):
         command.split()[1] for block in blocks_of(SKILL) for command in block.commands if "pytest-regional " in command
     ]
     with pytest.raises(SystemExit):
-        command_line.main(["--help"])
+        cli.main(["--help"])
     there = {line.split()[0] for line in capsys.readouterr().out.splitlines() if re.match(r" {4}[a-z]", line)}
     assert "replay" in there
     assert set(commands) <= there

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pytest_regional._errors import RegionalValueError
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional.emulation import PROFILES, profile_named
 
 

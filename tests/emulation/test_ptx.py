@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_regional import CompileRecord, Counters
-from pytest_regional._errors import RegionalValueError
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional.emulation import compile_check as compile_check
 from pytest_regional.emulation.compile_check import CompiledKernel, FailedKernel, KernelSource, compile_kernels
 from pytest_regional.harness.codegen import CodeLookupError, UnreadableCodeError

@@ -13,10 +13,9 @@ import sys
 import threading
 from pathlib import Path
 
-from pytest_regional._files import write_whole
-from pytest_regional.fuzz.budget import crash_marker
-from pytest_regional.fuzz.processes import CANNOT, DONE, GROWN
-from pytest_regional.fuzz.shards import CampaignFolder, Progress
+from pytest_regional._base.budget import crash_marker
+from pytest_regional._base.files import write_whole
+from pytest_regional.fuzz.shards import CANNOT, DONE, GROWN, CampaignFolder, Progress
 
 
 def life():

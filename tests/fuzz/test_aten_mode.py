@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pytest_regional._errors import RegionalValueError
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional._torch.fx_graphs import forget_sources
 from pytest_regional.fuzz.draw.graphs import random_programs, reannotated, with_other_annotations
 from pytest_regional.fuzz.graph_capture import NotCapturedError

@@ -1,7 +1,8 @@
 import pytest
 
-from pytest_regional._errors import RegionalValueError
-from pytest_regional.fuzz.budget import PROFILES, Budget, duration
+from pytest_regional._base.budget import PROFILES, Budget
+from pytest_regional._base.errors import RegionalValueError
+from pytest_regional._base.text import duration
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_regional.fuzz.budget import Budget
+from pytest_regional._base.budget import Budget
 from pytest_regional.fuzz.caches import campaign as campaign_module
 from pytest_regional.fuzz.caches.campaign import CacheSequences
 from pytest_regional.fuzz.caches.findings import SequenceFinding, features_of_sequence, lines_of, reduce_sequence

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch.distributed as dist
 
-from pytest_regional._documents import DocumentError, decoded
+from pytest_regional._base.documents import DocumentError, decoded
 from pytest_regional.fuzz.caches.campaign import RULES, fields_of_keys, sequences, sequences_for
 from pytest_regional.fuzz.caches.collectives import COLLECTIVES, MESHES, process_group
 from pytest_regional.fuzz.caches.findings import EventFields, _data

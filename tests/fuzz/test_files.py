@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from pytest_regional._documents import DocumentError
+from pytest_regional._base.documents import DocumentError
 from pytest_regional.fuzz.findings import files
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Context, Program, Region, Step

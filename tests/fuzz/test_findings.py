@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch._inductor.config
 
-from pytest_regional._documents import DocumentError
-from pytest_regional.command_line import main
+from pytest_regional._base.documents import DocumentError
+from pytest_regional.cli import main
 from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.findings import folder
 from pytest_regional.fuzz.findings.folder import Finding, FindingsFolder

@@ -143,7 +143,7 @@ def test_sizes_are_constants():
         graphs = []
         compiled = compiled_on_first_call(one, lambda gm, inputs: harness._compile_graph(gm, inputs, options), never)
         options = harness._options
-        harness._observer.listeners.append(Listener(graphs))
+        harness.observer.listeners.append(Listener(graphs))
         compiled(*one.inputs())
     assert graphs == [[(4, 4), (4, 4)]]
 
@@ -174,7 +174,7 @@ def test_dynamo_has_no_part_in_it(monkeypatch):
             patch.setattr(torch, "compile", lambda *_, **__: (_ for _ in ()).throw(AssertionError("Dynamo compiled")))
             result = check(harness, program(SIN), mode="graph", oracles=("compiles", "parity", "plan"))
         assert {"compiles", "parity", "plan"} == set(result.oracles)
-        assert harness._observer.log.since()
+        assert harness.observer.log.since()
 
 
 def test_one_program_in_ten_goes_through_dynamo():

@@ -8,8 +8,8 @@ import itertools
 import pytest
 
 from pytest_regional import BackendSpec, GraphCapabilities
-from pytest_regional._documents import DocumentError
-from pytest_regional._errors import RegionalValueError
+from pytest_regional._base.documents import DocumentError
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import PARTITIONERS
 from pytest_regional.fuzz.features import features_of

@@ -8,16 +8,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_regional._errors import RegionalRuntimeError
+from pytest_regional._base.errors import RegionalRuntimeError
 from pytest_regional.fuzz import processes, ray_cluster
 from pytest_regional.fuzz.findings import files
 from pytest_regional.fuzz.findings.folder import Finding, FindingsFolder, merge
 from pytest_regional.fuzz.findings.provenance import Signature
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Step
-from pytest_regional.fuzz.processes import Processes, Work
+from pytest_regional.fuzz.processes import Processes
 from pytest_regional.fuzz.ray_cluster import RayCluster
-from pytest_regional.fuzz.shards import CampaignFolder, Part, Plan
+from pytest_regional.fuzz.shards import CampaignFolder, Part, Plan, Work
 
 ROOT = Path(__file__).parents[2]
 PLAN = Plan((Part("aot_eager", "cpu", "native"),), 3, limit=1.0)

@@ -12,10 +12,10 @@ import torch._functorch.config
 import torch._inductor.config
 
 from pytest_regional import BackendSpec
-from pytest_regional._documents import DocumentError
-from pytest_regional._errors import RegionalValueError
+from pytest_regional._base.budget import Budget
+from pytest_regional._base.documents import DocumentError
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional._torch.config import config_default, config_module
-from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.campaign import Campaign
 from pytest_regional.fuzz.draw.encoding import Options
 from pytest_regional.fuzz.draw.graphs import random_program

@@ -12,15 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional._documents import DocumentError
-from pytest_regional._errors import RegionalRuntimeError
+from pytest_regional._base.documents import DocumentError
+from pytest_regional._base.errors import RegionalRuntimeError
 from pytest_regional.fuzz import oracles, shard_worker
 from pytest_regional.fuzz.findings.folder import FindingsFolder
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Step
 from pytest_regional.fuzz.oracles import OracleViolationError
-from pytest_regional.fuzz.processes import DONE, GROWN, Work
-from pytest_regional.fuzz.shards import CampaignFolder, Part, Plan, Progress
+from pytest_regional.fuzz.shards import DONE, GROWN, CampaignFolder, Part, Plan, Progress, Work
 
 PLAN = Plan((Part("aot_eager", "cpu", "native"),), 3, blames=False)
 

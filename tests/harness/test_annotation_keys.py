@@ -9,7 +9,7 @@ import torch
 from torch.fx.traceback import annotate
 
 from pytest_regional import VacuousTestError, region
-from pytest_regional._region import AnnotationWarning
+from pytest_regional._base.region import AnnotationWarning
 from pytest_regional._torch.fx_graphs import is_misspelt
 from pytest_regional.testing import regional
 

@@ -63,6 +63,6 @@ def test_plain_code_of_the_user_outside_of_torch_compile():
                 return x.sin()
 
         compiled = r.compile(program)
-        r.observe(compiled, r.randn(2), 1)
+        r.run(compiled, r.randn(2), 1, as_is=True)
         with pytest.raises(AnnotationError, match="an annotation holds a number"):
-            r.observe(compiled, r.randn(2), 2)
+            r.run(compiled, r.randn(2), 2, as_is=True)

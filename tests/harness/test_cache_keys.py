@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pytest_regional import BackendSpec, CounterExpectationError, region
-from pytest_regional._cache_keys import Difference, differences, in_words, keep_texts, why_missed
+from pytest_regional._base.cache_keys import Difference, differences, in_words, keep_texts, why_missed
 from pytest_regional._torch import key_details
 from pytest_regional.backends.spec import CacheKey
 from pytest_regional.harness.cache_keys import NoCacheKeyError, NoGraphError, keys_of
@@ -55,6 +55,7 @@ def test_annotations_and_passes_are_entries_of_the_references_key(pre_grad_pass)
         assert "max_fusion_size" in said
 
 
+@pytest.mark.usefixtures("warm_process")
 def test_a_key_of_another_process_is_compared_too():
     with regional("reference", "cpu", expects_regions=False) as r:
         r.in_new_process(_compile_in_a_child)

@@ -6,7 +6,7 @@ import torch
 from pytest_regional.testing import regional
 
 
-@pytest.mark.parametrize("call", ["compile", "run", "observe", "assert_parity"])
+@pytest.mark.parametrize("call", ["compile", "run", "assert_parity"])
 @pytest.mark.parametrize(("given", "shown"), [(torch.zeros(100), "a tensor"), ([1], "of type list")])
 def test_invalid_programs(call, given, shown):
     with regional("aot_eager", expects_regions=False) as r, pytest.raises(TypeError) as caught:

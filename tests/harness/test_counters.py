@@ -117,7 +117,7 @@ def test_recompiles_are_counted_with_the_failed_guard():
         compiled(*pair(r, 4))
         with r.expect(recompiles=1, region_compiles=1):
             compiled(*pair(r, 5))
-        assert "size mismatch" in next(e.cause for e in r._observer.log.since() if e.counter == "recompiles")
+        assert "size mismatch" in next(e.cause for e in r.observer.log.since() if e.counter == "recompiles")
 
 
 def test_another_backend_object_for_the_same_function_is_no_recompile():
@@ -158,7 +158,7 @@ def test_a_bypass_is_counted_with_its_reason():
     with regional("inductor", inductor_configs={"freezing": True}) as r, torch.no_grad():
         with r.expect(cache_bypasses=1, cache_hits=0, cache_misses=0):
             r.compile(unannotated)(*pair(r))
-        cause = next(e.cause for e in r._observer.log.since() if e.counter == "cache_bypasses")
+        cause = next(e.cause for e in r.observer.log.since() if e.counter == "cache_bypasses")
         assert "freezing" in cause.lower()
 
 

@@ -9,7 +9,7 @@ import unittest
 import pytest
 import torch
 
-from pytest_regional._errors import RegionalValueError
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional.emulation import PROFILES
 from pytest_regional.harness.devices import device
 from pytest_regional.harness.devices.device import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_regional._errors import RegionalRuntimeError
+from pytest_regional._base.errors import RegionalRuntimeError
 from pytest_regional.harness.devices import device
 from pytest_regional.harness.devices.device import gpu_isolated, lost
 

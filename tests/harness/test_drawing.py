@@ -26,7 +26,7 @@ def drawer():
 
 def drawn(drawer, backend, program=two_parts, **options):
     with regional(backend, **options) as r:
-        r._observer.listeners.append(drawer)
+        r.observer.listeners.append(drawer)
         r.run(program, r.randn(4, 4, requires_grad=True), r.randn(4, 4))
     return list(drawer.graphs)
 
@@ -53,7 +53,7 @@ def test_nodes_regions_and_partitions(drawer, backend):
 
 def test_only_the_last_are_kept_and_all_are_counted(drawer):
     with regional("aot_eager", expects_regions=False) as r:
-        r._observer.listeners.append(drawer)
+        r.observer.listeners.append(drawer)
         for size in range(2, 7):
             r.compile(torch.sin, dynamic=False)(r.randn(size))
             r.restart()

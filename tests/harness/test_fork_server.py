@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional import _processes
+from pytest_regional._base import processes
 from pytest_regional.harness.fork_server import client
 from pytest_regional.harness.fork_server.client import (
     ForkServer,
@@ -309,7 +309,7 @@ def test_a_server_that_is_killed_while_a_process_runs(started, fork):
         os.kill(server.number, signal.SIGKILL)
         with pytest.raises(ServerEndedError, match="ended before the process"):
             process.wait(20)
-        wait_until(lambda: not _processes.runs(process.pid))
+        wait_until(lambda: not processes.runs(process.pid))
 
 
 def test_a_server_that_does_not_answer(started, run, monkeypatch):
@@ -321,7 +321,7 @@ def test_a_server_that_does_not_answer(started, run, monkeypatch):
     os.kill(number, signal.SIGSTOP)
     with pytest.raises(ForkServerError, match="the server of new processes has ended"):
         run(server, "print(1)")
-    assert not _processes.runs(number)
+    assert not processes.runs(number)
 
 
 def test_a_server_that_cannot_start(started):
@@ -378,33 +378,33 @@ def test_server_and_processes_end_with_who_started_them(tmp_path, end, arguments
     command = [sys.executable, "-m", "asks", *arguments]
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as asks:
         numbers = [int(number) for number in asks.stdout.readline().split()]
-        below = _processes.with_all_below(asks.pid)
+        below = processes.with_all_below(asks.pid)
         try:
             if "sleep" in end:
                 asks.kill()
             asks.wait(20)
-            wait_until(lambda: not any(map(_processes.runs, numbers)))
+            wait_until(lambda: not any(map(processes.runs, numbers)))
         finally:
-            _processes.end({*numbers, *below} - {asks.pid})
+            processes.end({*numbers, *below} - {asks.pid})
 
 
 def test_a_limit_on_time_ends_the_processes_and_not_the_server(started, fork):
     server = started()
     server.start()
-    before = _processes.descendants()
+    before = processes.descendants()
     with fork(server, "import time; time.sleep(60)") as process:
-        assert _processes.started_after(before) == [process.pid]
-        assert _processes.started_after(set()).count(server.number) == 0
-        _processes.end(_processes.started_after(before))
+        assert processes.started_after(before) == [process.pid]
+        assert processes.started_after(set()).count(server.number) == 0
+        processes.end(processes.started_after(before))
         assert process.wait(20) == -signal.SIGKILL
 
 
 def test_what_a_server_has_just_forked_is_no_server(monkeypatch):
     """It has the name of the server until it gives it up."""
-    server = _processes.Process(2, os.getpid(), 1, _processes._SERVER)
-    forked = _processes.Process(3, server.number, 2, _processes._SERVER)
-    monkeypatch.setattr(_processes, "_processes", lambda: iter([forked, server]))
-    assert _processes.started_after(set()) == [forked.number]
+    server = processes.Process(2, os.getpid(), 1, processes._SERVER)
+    forked = processes.Process(3, server.number, 2, processes._SERVER)
+    monkeypatch.setattr(processes, "_processes", lambda: iter([forked, server]))
+    assert processes.started_after(set()) == [forked.number]
 
 
 def test_it_has_a_folder_of_its_own_until_it_ends(started):

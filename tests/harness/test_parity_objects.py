@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_regional import BackendSpec, ParityError
-from pytest_regional._errors import RegionalValueError
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional.harness.parity.execution import execute
 from pytest_regional.harness.parity.inputs import copy_inputs, fresh_call
 from pytest_regional.testing import regional

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pytest_regional import BackendSpec, region, torch_matches
-from pytest_regional._errors import RegionalValueError
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional._torch import symbol
 from pytest_regional.testing import pre_grad_pass, regional, replacing
 

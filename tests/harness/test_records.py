@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pytest_regional import torch_matches
-from pytest_regional._errors import RegionalValueError
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional._torch import config
 from pytest_regional.testing import pre_grad_pass, regional
 

@@ -54,7 +54,7 @@ def test_the_switch_is_named():
     with regional("aot_eager", fullgraph=False, expects_regions=False) as r:
         with torch._dynamo.config.patch(disable=True), r.expect(fallbacks=1):
             r.compile(product)(*pair(r, 4))
-        assert "TORCH_COMPILE_DISABLE" in r._observer.log.since()[-1].cause
+        assert "TORCH_COMPILE_DISABLE" in r.observer.log.since()[-1].cause
 
 
 def test_each_comparison_is_judged():

@@ -80,8 +80,21 @@ def test_a_rank_outside_the_world_is_refused(rank):
 
 def test_input_factories_draw_on_the_device():
     with testing.regional("aot_eager", device="cpu", expects_regions=False) as r:
-        made = [r.randn(2), r.rand(2), r.randint(0, 5, (2,)), r.randperm(2), r.zeros(2), r.ones(2), r.full((2,), 3.0)]
-        made += [r.empty(2), r.arange(2), r.linspace(0, 1, 2), r.tensor([1, 2])]
+        made = [
+            r.randn(2),
+            r.rand(2),
+            r.randint(0, 5, (2,)),
+            torch.randperm(2, device=r.device),
+            torch.zeros(2, device=r.device),
+            torch.ones(2, device=r.device),
+            torch.full((2,), 3.0, device=r.device),
+        ]
+        made += [
+            torch.empty(2, device=r.device),
+            torch.arange(2, device=r.device),
+            torch.linspace(0, 1, 2, device=r.device),
+            r.tensor([1, 2]),
+        ]
     assert all(tensor.shape == (2,) and tensor.device == r.device for tensor in made)
 
 

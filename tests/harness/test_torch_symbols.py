@@ -25,6 +25,7 @@ def test_missing_symbols_are_named(fetch, name):
         fetch()
 
 
+@pytest.mark.slow("starts an interpreter that imports torch", fast="test_missing_symbols_are_named")
 def test_configurations_are_found_in_a_process_that_imported_nothing_else():
     program = (
         "from pytest_regional._torch.config import compile_state, force_autograd_cache;"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.checkpoint import checkpoint
 
-from pytest_regional._errors import RegionalValueError
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional.harness.parity.execution import execute, fresh_inputs, to_float64
 from pytest_regional.harness.parity.inputs import copy_inputs
 from pytest_regional.harness.parity.state import A_TENSOR

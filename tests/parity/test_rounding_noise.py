@@ -347,6 +347,7 @@ def test_rounding_explains_no_tensor_that_is_gone_or_halved():
     assert judge(Tolerance(), eager * 1.1, eager, fp64).evidence
 
 
+@pytest.mark.slow("measures many runs", fast="test_what_rounding_explains_hides_no_fault_that_was_seen_without")
 def test_without_a_float64_reference_rounding_is_measured():
     def chain(x, w):
         h = x
@@ -486,6 +487,7 @@ def test_no_run_is_made_twice():
     assert seeds == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow("measures many runs", fast="test_what_rounding_explains_hides_no_fault_that_was_seen_without")
 def test_derivatives_of_derivatives_are_measured():
     """Forward over reverse makes zeros without memory; PyTorch crashes where a mode computes with those."""
     script = """

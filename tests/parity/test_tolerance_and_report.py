@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_regional import BadProgramError, ParityError
-from pytest_regional._errors import RegionalValueError
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional.harness.parity.compare import check_program, compare
 from pytest_regional.harness.parity.execution import execute
 from pytest_regional.harness.parity.tolerance import DEFAULT_TOLERANCES, Tolerance, judge, ulp

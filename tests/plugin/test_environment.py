@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_regional import _environment
+from pytest_regional.plugin import environment
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def values(tmp_path, monkeypatch):
             monkeypatch.delenv(name, raising=False)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        return _environment._values(tmp_path, tmp_path / "main")
+        return environment._values(tmp_path, tmp_path / "main")
 
     return ask
 

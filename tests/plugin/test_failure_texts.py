@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import pytest_regional
-from pytest_regional._hooks import hide_own_frames
+from pytest_regional.plugin.hooks import hide_own_frames
 
 OPTIONS = ("--regional-backend=reference", "--regional-device=cpu", "-p", "no:randomly")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_regional._config import give_bare_options_their_values
+from pytest_regional.plugin.options import give_bare_options_their_values
 
 PARITY = """
     @pytest.mark.regional_compile
@@ -259,7 +259,7 @@ def test_names_for_torch_compile_are_offered(downstream, registered, value, mess
 
 
 def test_names_for_torch_compile_are_listed(pytester, registered):
-    from pytest_regional.command_line.backends import lines
+    from pytest_regional.cli.backends import lines
 
     pytester.syspathinsert()
     matcher = pytest.LineMatcher(list(lines([], pytester.path)))
@@ -320,7 +320,7 @@ def test_a_plain_callable_that_compiles_graphs_is_an_error_with_a_hint(downstrea
 
 
 def test_help_marks_and_fixtures_tell_everything(pytester):
-    from pytest_regional._config import OPTIONS
+    from pytest_regional.plugin.options import OPTIONS
 
     help_text = pytester.runpytest_inprocess("--help").stdout.str()
     for option in OPTIONS:

@@ -102,7 +102,17 @@ SECTION = [
 ]
 
 
-@pytest.mark.parametrize("fails", ["raise AssertionError('the input')", "pytest.fail('the input')", "assert not size"])
+SEARCHES = pytest.mark.slow("searches with some ten compiles", fast="test_any_failure_is_followed_up")
+
+
+@pytest.mark.parametrize(
+    "fails",
+    [
+        "raise AssertionError('the input')",
+        pytest.param("pytest.fail('the input')", marks=SEARCHES),
+        pytest.param("assert not size", marks=SEARCHES),
+    ],
+)
 def test_any_failure_is_followed_up(downstream, pytester, fails):
     options = ("--regional-backend=inductor", "--regional-report=run.json,run.html")
     result = downstream(FACTS.format(fails=fails), *options, "--regional-blame=deep")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_regional._xdist import for_worker
+from pytest_regional.plugin.workers import for_worker
 
 
 def seen(worker, visible, folder):

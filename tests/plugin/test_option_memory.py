@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from pytest_regional._limits import bytes_of, memory_limit
+from pytest_regional._base.limits import bytes_of, memory_limit
 
 SOURCE = """
     def greedy(gm, inputs):

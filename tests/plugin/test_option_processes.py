@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from pytest_regional._config import MOST_SERVERS
+from pytest_regional.plugin.options import MOST_SERVERS
 
 TEST = """
     import os, signal, time

@@ -304,6 +304,7 @@ def test_a_test_that_fails_uses_what_it_would_have_used(downstream, written):
     assert keys(written) == ALL
 
 
+@pytest.mark.slow("runs three times", fast="test_a_run_writes_and_the_next_compares")
 def test_goldens_of_other_backends_stay(downstream, goldens):
     both = "--regional-backend=aot_eager,inductor"
     downstream(SOURCE, both, *UPDATE[1:]).assert_outcomes(passed=6)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional import _processes
-from pytest_regional._limits import RegionalTimeoutError, cpu_limit, time_limit
+from pytest_regional._base import processes
+from pytest_regional._base.limits import RegionalTimeoutError, cpu_limit, time_limit
 
 SLEEPS = [sys.executable, "-c", "import subprocess; subprocess.run(['sleep', '61'])"]
 
@@ -54,20 +54,20 @@ def test_a_limit_of_processor_time_counts_processes_and_no_clock():
 def test_the_pool_of_inductor_is_kept(tmp_path):
     pool = tmp_path / "torch._inductor.compile_worker"
     pool.symlink_to("/bin/sleep")
-    before = _processes.descendants()
+    before = processes.descendants()
     running = subprocess.Popen([str(pool), "63"])
     time.sleep(0.1)
-    assert _processes.started_after(before) == []
+    assert processes.started_after(before) == []
     running.kill()
     running.wait()
 
 
 STUCK = """
 import itertools, os, sys
-from pytest_regional import _limits
+from pytest_regional._base import limits
 
-_limits.GRACE = 0.5
-with _limits.time_limit(0.3):
+limits.GRACE = 0.5
+with limits.time_limit(0.3):
     all(itertools.repeat(True))  # a loop in C that looks at no signal
 """
 

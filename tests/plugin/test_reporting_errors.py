@@ -7,14 +7,15 @@ import inspect
 
 import pytest
 
-from pytest_regional import _session, plugin
-from pytest_regional._endings import EndingHooks
-from pytest_regional._hooks import RunHooks
-from pytest_regional._phases import PhaseHooks
-from pytest_regional._reporting import ReportingErrors
-from pytest_regional._xdist import WorkerHooks
+from pytest_regional import plugin
+from pytest_regional.plugin import session
+from pytest_regional.plugin.endings import EndingHooks
+from pytest_regional.plugin.hooks import RunHooks
+from pytest_regional.plugin.phases import PhaseHooks
+from pytest_regional.plugin.reporting import ReportingErrors
+from pytest_regional.plugin.workers import WorkerHooks
 
-assert _session  # imported here, so that a nested run and what is planted in it see the same modules
+assert session  # imported here, so that a nested run and what is planted in it see the same modules
 
 #: Hooks that are not guarded, and why what they raise loses no run.
 MAY_RAISE = {
@@ -43,22 +44,22 @@ FAILING = (
         "pytest_regional.report.terminal.write_fuzzing": "writing the table of fuzzing",
         "pytest_regional.report.this_run.Heartbeat.phase": "writing that test_it.py::test_passes is in its setup",
         "pytest_regional.report.this_run.Heartbeat.end": "writing that test_it.py::test_passes is over",
-        "pytest_regional._written.write_report": "writing */report.json",
-        "pytest_regional._written.add_rerun": "adding how to run test_it.py::test_fails again",
-        "pytest_regional._written.Evidence.write": "writing */kept",
+        "pytest_regional.plugin.written.write_report": "writing */report.json",
+        "pytest_regional.plugin.written.add_rerun": "adding how to run test_it.py::test_fails again",
+        "pytest_regional.plugin.written.Evidence.write": "writing */kept",
         "pytest_regional.report.step_summary.append_summary": "writing the summary of the job",
         "pytest_regional.report.ci.annotations_of": "writing annotations",
-        "pytest_regional._hooks.KernelFiles.prune": "bringing the store of compiled kernels back to its size",
-        "pytest_regional._session.RegionalSession._header": "writing pytest's header",
+        "pytest_regional.plugin.hooks.KernelFiles.prune": "bringing the store of compiled kernels back to its size",
+        "pytest_regional.plugin.session.RegionalSession._header": "writing pytest's header",
     },
     {
         "pytest_regional.report.this_run.read": "reading the facts of test_it.py::test_passes",
         "pytest_regional.report.details.properties_of_test": "collecting the facts of test_it.py::test_passes",
-        "pytest_regional._written.report_of": "writing the report",
+        "pytest_regional.plugin.written.report_of": "writing the report",
     },
     {"pytest_regional.report.facts.of": "collecting the facts of test_it.py::test_passes"},
     {"pytest_regional.report.facts.plain": "collecting the facts of test_it.py::test_passes"},
-    {"pytest_regional._hooks.Evidence.keep": "collecting the facts of test_it.py::test_passes"},
+    {"pytest_regional.plugin.hooks.Evidence.keep": "collecting the facts of test_it.py::test_passes"},
 )
 #: The same with workers: what fails in them, and in the process that starts them.
 CROSSING = (
@@ -68,8 +69,8 @@ CROSSING = (
         "pytest_regional.report.this_run.read": "reading the facts of test_it.py::test_*",
     },
     {
-        "pytest_regional._xdist.allow_one_more": "counting the worker that died in test_it.py::test_dies",
-        "pytest_regional._xdist.free_place": "giving worker gw0 its own GPU",
+        "pytest_regional.plugin.workers.allow_one_more": "counting the worker that died in test_it.py::test_dies",
+        "pytest_regional.plugin.workers.free_place": "giving worker gw0 its own GPU",
     },
 )
 

@@ -175,7 +175,7 @@ def test_without_xdist_there_is_no_n0(repository, pytester):
 
 @pytest.mark.slow(
     "fuzzes, and replays a finding in a process",
-    fast="tests/command_line/test_findings_command.py::test_one_finding_in_full",
+    fast="tests/cli/test_findings_command.py::test_one_finding_in_full",
 )
 def test_a_finding_is_checked_again_by_replay(repository, pytester):
     """It fails no second run of the campaign: it is known then."""

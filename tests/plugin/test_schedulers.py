@@ -14,7 +14,7 @@ from xdist import scheduler
 from xdist.dsession import DSession
 from xdist.remote import Producer
 
-from pytest_regional._xdist import allow_one_more, keep_tests
+from pytest_regional.plugin.workers import allow_one_more, keep_tests
 
 SCHEDULERS = {
     "each": scheduler.EachScheduling,

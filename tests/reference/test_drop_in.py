@@ -13,7 +13,7 @@ from torch.fx._graph_pickler import GraphPickler
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import pytest_regional.reference
-from pytest_regional._errors import RegionalRuntimeError
+from pytest_regional._base.errors import RegionalRuntimeError
 from pytest_regional._torch import torch_version
 from pytest_regional._torch.operators import preserve_node_ordering
 from pytest_regional.reference import RegionConfigError, RegionFallbackWarning, regional_inductor

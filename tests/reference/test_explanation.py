@@ -181,6 +181,7 @@ def test_names_are_those_of_the_compiled_graph(training):
             assert all(f"{partition.name}(" in text for partition in graph.partitions)
 
 
+@pytest.mark.slow("starts an interpreter that imports torch", fast="test_no_regions")
 def test_in_a_process_that_has_compiled_nothing():
     """Private modules of PyTorch are imported on demand; nothing else may have imported them."""
     program = (

@@ -5,7 +5,7 @@ import torch
 from torch._dynamo.exc import BackendCompilerFailed
 
 from pytest_regional import region
-from pytest_regional._errors import RegionalValueError
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional.reference import regional
 from pytest_regional.reference.options import BackendOptions
 from tests.reference.user_backends import counted_compiles

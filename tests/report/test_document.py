@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pytest_regional._documents import DocumentError
+from pytest_regional._base.documents import DocumentError
 from pytest_regional.report.document import OUTCOMES, SHOWN, RunReport, merged
 
 

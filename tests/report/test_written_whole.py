@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from pytest_regional._files import write_whole
+from pytest_regional._base.files import write_whole
 
 
 def test_the_old_file_stays_where_writing_fails(tmp_path, monkeypatch):

@@ -56,7 +56,7 @@ class CollectiveProgram:
         import torch
         import torch.distributed as dist
 
-        from pytest_regional._region import region
+        from pytest_regional._base.region import region
 
         collectives = torch.ops._c10d_functional
         if not self.ranks:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, structs
 
-from pytest_regional._processes import cpu_seconds
+from pytest_regional._base.processes import cpu_seconds
 from pytest_regional._torch.config import TIMINGS
 from pytest_regional.fuzz.caches.collectives import COLLECTIVES, GROUPS, MESHES
 from pytest_regional.fuzz.caches.model import PROGRAMS, STATES, Key, canonical

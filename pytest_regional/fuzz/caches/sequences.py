@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pytest_regional._cache_keys import KEYS
+from pytest_regional._base.cache_keys import KEYS
 from pytest_regional.fuzz.caches.collectives import CollectiveProgram, process_group
 from pytest_regional.fuzz.caches.model import STATES, Answer, AnyProgram, CacheModel, Key, program_of
 from pytest_regional.fuzz.modes import keeping_whole_results
@@ -191,7 +191,7 @@ def moved_by(regional: Regional, program: AnyProgram, key: Key, passes: Sequence
     Raises:
         OracleViolationError: it fails, or the values are not eager's.
     """
-    mark = regional._observer.log.mark()
+    mark = regional.observer.log.mark()
     options: dict[str, Any] = {"dynamic": key.dynamic}
     if passes:
         options |= {"pre_grad_pass": passes if len(passes) > 1 else passes[0], "pre_grad_pass_timing": key.timing}
@@ -201,7 +201,7 @@ def moved_by(regional: Regional, program: AnyProgram, key: Key, passes: Sequence
         compiled = regional.compile(program, **options)
         for seed in (0, 1):
             _compare(key, program, compiled, seed)
-    return dict(regional._observer.log.counters(mark))
+    return dict(regional.observer.log.counters(mark))
 
 
 def _compare(key: Key, held: AnyProgram, compiled: Any, seed: int) -> None:

@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal, cast
 
 from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert, structs
 
-from pytest_regional._documents import DocumentError, decoded, read
-from pytest_regional._files import write_whole
+from pytest_regional._base.documents import DocumentError, decoded, read
+from pytest_regional._base.files import write_whole
 from pytest_regional.backends.spec import PARTITIONERS
 from pytest_regional.fuzz.model.arguments import CONTENT_SOURCES, DTYPES, LAYOUTS, PARTS, TensorInput
 from pytest_regional.fuzz.model.building import check_buildable

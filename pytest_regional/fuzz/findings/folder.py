@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias
 
 from msgspec import Meta
 
-from pytest_regional._documents import DocumentError, decoded, read
-from pytest_regional._files import write_whole
+from pytest_regional._base.documents import DocumentError, decoded, read
+from pytest_regional._base.files import write_whole
 from pytest_regional.fuzz.caches.findings import EventFields, SequenceFinding
 from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.findings import files

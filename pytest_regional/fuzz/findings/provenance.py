@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from pytest_regional._text import plural, without_numbers
+from pytest_regional._base.text import plural, without_numbers
 from pytest_regional.fuzz.modes import MODES
 
 if TYPE_CHECKING:

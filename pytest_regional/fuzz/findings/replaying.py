@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from pytest_regional._documents import DocumentError
+from pytest_regional._base.documents import DocumentError
 from pytest_regional.fuzz.findings.folder import AnyFinding, FindingsFolder
 
 

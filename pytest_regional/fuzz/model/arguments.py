@@ -238,7 +238,7 @@ def _values(argument: TensorInput, *shape: int) -> str:
     keywords = f"below={argument.below}" if argument.content == "index" else ""
     if argument.content in _OF_DTYPE:
         keywords = f"dtype=torch.{argument.dtype}"
-    sizes += ", " * bool(sizes and keywords)
+    sizes += ", " if sizes and keywords else ""
     kept = argument.content == "mask" and argument.dtype == "bool"
     where = "device" if kept else f"device, torch.{argument.dtype}"
     return f"{argument.content}({sizes}{keywords}).to({where})"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._base.errors import RegionalError
 from pytest_regional._torch.tracing import base_of
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.claims import needs_of_operator

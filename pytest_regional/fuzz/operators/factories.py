@@ -197,7 +197,7 @@ def _new_dimension(values: Sequence[ProgramValue], picks: Picks) -> Parameters:
 
 def _repeats(values: Sequence[ProgramValue], picks: Picks) -> Parameters:
     rank = values[0].rank
-    return {"repeats": (2, *(1,) * (rank - 1)) if picks.flag() else (1,) * rank + (2,) * (rank == 0)}
+    return {"repeats": (2, *(1,) * (rank - 1)) if picks.flag() else (1,) * rank + ((2,) if rank == 0 else ())}
 
 
 def _shift(values: Sequence[ProgramValue], picks: Picks) -> Parameters:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from pytest_regional._errors import RegionalValueError
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional.fuzz.operators import (
     aliasing,
     calls,

@@ -1,9 +1,9 @@
 """The oracles that every program has to keep on every backend, and :func:`check`, which checks a program against them.
 
 Modules, with their oracles: ``parity`` (compiles, parity, configs, inference, refused), ``region_boundary``, ``plan``,
-``order`` (region_order, order), ``caching`` (counters, warm, annotations_in_key, uuid_in_key), ``aliasing``
-(alias_probe, input_forms), ``further_calls``, ``rewrites``, ``integer_twin``, ``random_numbers`` (own_random),
-``reruns`` (results_kept, retained_backward, determinism, threads), ``proofs`` (verified). ``example_run`` holds what is
+``order`` (region_order, order), ``caching`` (counters, warm, annotations_in_key, uuid_in_key), ``rewrites``,
+``integer_twin``, ``reruns`` (results_kept, retained_backward, determinism, threads), ``further`` (alias_probe,
+input_forms, further_calls, own_random, verified). ``example_run`` holds what is
 computed once for all of them, ``watching`` records what the backend does, ``exact_arithmetic`` watches whether eager
 rounds.
 ``docs/fuzzing-oracles.md`` states the oracles.
@@ -17,20 +17,17 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 
-from pytest_regional._errors import RegionalValueError
-from pytest_regional._text import unknown_name
+from pytest_regional._base.errors import RegionalValueError
+from pytest_regional._base.text import unknown_name
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.modes import MODES, in_mode
 from pytest_regional.fuzz.oracles import (
-    aliasing,
     caching,
-    further_calls,
+    further,
     integer_twin,
     order,
     parity,
     plan,
-    proofs,
-    random_numbers,
     region_boundary,
     reruns,
     rewrites,
@@ -44,46 +41,15 @@ from pytest_regional.harness.parity.report import BadProgramError
 from pytest_regional.harness.regional import Regional
 
 _MODULES = (
-    aliasing,
     caching,
-    further_calls,
+    further,
     integer_twin,
     order,
     parity,
     plan,
-    proofs,
-    random_numbers,
     region_boundary,
     reruns,
     rewrites,
-)
-
-# Those of caches look for what the first compile stored; the later ones begin with empty caches.
-_ORDER = (
-    "compiles",
-    "parity",
-    "region_boundary",
-    "verified",
-    "configs",
-    "plan",
-    "counters",
-    "alias_probe",
-    "warm",
-    "uuid_in_key",
-    "annotations_in_key",
-    "results_kept",
-    "further_calls",
-    "retained_backward",
-    "inference",
-    "input_forms",
-    "own_random",
-    "rewrites",
-    "integer_twin",
-    "region_order",
-    "order",
-    "determinism",
-    "threads",
-    "refused",
 )
 
 #: All oracles by name, in the order in which they are checked.
@@ -91,7 +57,7 @@ ORACLES: Mapping[str, Oracle] = MappingProxyType(
     {
         oracle.name: oracle
         for oracle in sorted(
-            (oracle for module in _MODULES for oracle in module.ORACLES), key=lambda oracle: _ORDER.index(oracle.name)
+            (oracle for module in _MODULES for oracle in module.ORACLES), key=lambda oracle: oracle.place
         )
     }
 )
@@ -148,7 +114,7 @@ class _Checking:
         self.held: list[str] = []
         self.found: list[OracleViolationError] = []
         self.spent: dict[str, float] = {}
-        self._mark = len(regional._observer.sources)
+        self._mark = len(regional.observer.sources)
         boundaries = (
             any(oracle.name == "region_boundary" for oracle in oracles) and "region_boundary" not in self.skipped
         )
@@ -189,12 +155,12 @@ class _Checking:
             self.held.append(oracle.name)
 
     def _broken(self, oracle: Oracle, error: OracleViolationError) -> None:
-        made = self.regional._observer.sources[self._mark :]
+        made = self.regional.observer.sources[self._mark :]
         error.sources = tuple({source.text: source for source in made}.values())
         refused = unsupported_reason(self.regional, error)
         if not refused and oracle.name in ("compiles", "parity"):
             error.without_backend = parity.goes_wrong_without_backend(self.example, error)
-        elif not refused and oracle.name in _OF_CAPTURE_TOO:
+        elif not refused and oracle.fails_in_capture:
             error.without_backend = self._broken_without_backend(oracle, error)
         if refused:
             self.skipped[oracle.name] = refused
@@ -204,7 +170,7 @@ class _Checking:
             raise error
         if oracle.name == "parity":
             why = "the program differs from eager already"
-            self.skipped |= dict.fromkeys(_AFTER_PARITY, refused or why)
+            self.skipped |= {other.name: refused or why for other in ORACLES.values() if other.after_parity}
         if oracle.name == "compiles":
             why = "the program does not compile"
             self.skipped |= {other.name: refused or why for other in self.oracles if other.name != oracle.name}
@@ -238,15 +204,6 @@ def _chosen(names: Collection[str] | str | None) -> list[Oracle]:
             raise RegionalValueError(unknown_name("oracle", name, ORACLES))
     return [oracle for oracle in ORACLES.values() if names is None or oracle.name in names]
 
-
-#: Oracles that a defect of AOTAutograd violates on each backend. For ``compiles`` and ``parity`` it is told otherwise.
-_OF_CAPTURE_TOO = (
-    *("alias_probe", "further_calls", "inference", "input_forms", "integer_twin", "refused", "retained_backward"),
-    "rewrites",
-)
-
-#: Oracles that compare further calls with eager, and say nothing new where the first one differs from it.
-_AFTER_PARITY = (*(name for name in _OF_CAPTURE_TOO if name != "refused"), "own_random")
 
 _TURN = "checked on some programs only: it compiles once more"
 _BY_NAME = "checked where it is named"

@@ -280,6 +280,7 @@ ORACLES = (
         check_warm,
         requires=("regions",),
         every=2,
+        place=80,
     ),
     Oracle(
         "uuid_in_key",
@@ -287,6 +288,7 @@ ORACLES = (
         check_uuid_in_key,
         requires=("regions", "outer_cache", "pre_grad_passes", "pre_grad_timing"),
         every=8,
+        place=90,
     ),
     Oracle(
         "annotations_in_key",
@@ -294,10 +296,12 @@ ORACLES = (
         check_annotations_in_key,
         requires=("regions",),
         every=4,
+        place=100,
     ),
     Oracle(
         "counters",
         "A first compile looks up, misses, saves and compiles each partition once; a second call does nothing.",
         check_counters,
+        place=60,
     ),
 )

@@ -138,7 +138,7 @@ class ExampleRun:
         Raises:
             BadProgramError: it fails in eager.
         """
-        with self.regional._observer.paused():
+        with self.regional.observer.paused():
             eager = self.execute(fn, inputs, keep=True)
             check_program(eager)
             precision = precision_of(self.regional._spec)
@@ -148,11 +148,11 @@ class ExampleRun:
             fp64 = self.execute(fn, inputs, fp64=True)
 
         def rounded_otherwise(seed: int) -> Execution:
-            with self.regional._observer.paused():
+            with self.regional.observer.paused():
                 return self.execute(fn, inputs, rounding=seed)
 
         noise = Noise.source_of_executions(eager, rounded_otherwise)
-        return ExpectedResults(inputs, eager, fp64, noise, strides=self.regional.looks_at_strides)
+        return ExpectedResults(inputs, eager, fp64, noise, strides=self.regional._looks_at_strides)
 
     def execute(self, fn: Any, inputs: tuple[torch.Tensor, ...], *, fp64: bool = False, **more: Any) -> Execution:
         """Run ``fn`` once as the program says: backpropagated through, or without gradients."""
@@ -186,7 +186,7 @@ class ExampleRun:
         gradient of a dropout, are AOTAutograd's own, so its graphs run as well.
         """
         plain = self.program.function
-        with self.regional._observer.paused(), tracing.fakes_checked():
+        with self.regional.observer.paused(), tracing.fakes_checked():
             error = self.execute(plain, inputs).exception
             if not tracing.is_fake_disagreement(error):  # whatever else was refused there
                 # Inputs that are views can make PyTorch wait for itself here: ``is_leaf`` asks for the gradient's
@@ -194,7 +194,7 @@ class ExampleRun:
                 functional = tracing.without_writes(plain)
                 error = execute(functional, inputs, backward=False, state_of=plain, form="storage").exception
         if not tracing.is_fake_disagreement(error):
-            with self.regional._observer.paused(), patched_config(INDUCTOR, {"fallback_random": True}):
+            with self.regional.observer.paused(), patched_config(INDUCTOR, {"fallback_random": True}):
                 backend = aot_eager_within(self.program.partitioner or "min_cut", tracing.fakes_checked)
                 traced = torch.compile(plain, backend=backend, dynamic=self.program.dynamic, fullgraph=True)
                 error = self.execute(traced, inputs).exception
@@ -226,7 +226,7 @@ class ExampleRun:
         around: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda compiled: compiled,
     ) -> Run:
         """Compile ``program`` as things are and call it, with ``around`` it, on the inputs of ``expected``."""
-        observer = self.regional._observer
+        observer = self.regional.observer
         compiled = around(self.compile(program, pass_uuid or self.pass_uuid))
         mark, sources = observer.log.mark(), len(observer.sources)
         names = sorted({name for region in program.regions for name, _ in region.configs})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._base.errors import RegionalError
 from pytest_regional.fuzz.modes import COMPILED
 from pytest_regional.harness.blame.culprit import Culprit
 from pytest_regional.harness.parity.report import Mismatch
@@ -87,6 +87,11 @@ class Oracle:
         requires: capabilities of a backend without which it is not demanded.
         every: where oracles are not chosen by name, one program in so many is checked against it; more than 1 for
             oracles that compile once more, and 0 for those that are checked by name alone.
+        place: in the order of checks. Oracles of caches look for what the first compile stored, so that those which
+            begin with empty caches come later.
+        fails_in_capture: whether a defect of AOTAutograd violates it on each backend, which is then not to blame;
+            ``compiles`` and ``parity`` tell so in another way.
+        after_parity: whether it compares further calls with eager, and says nothing new where the first one differs.
     """
 
     name: str
@@ -95,6 +100,9 @@ class Oracle:
     modes: tuple[str, ...] = COMPILED
     requires: tuple[str, ...] = ()
     every: int = 1
+    place: int = 0
+    fails_in_capture: bool = False
+    after_parity: bool = False
 
 
 class NoClaim(RegionalError):

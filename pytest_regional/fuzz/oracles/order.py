@@ -82,11 +82,11 @@ def check_order(example: ExampleRun) -> None:
         raise NoClaim("annotations ask for an order already, which random edges may contradict")
     spy = OrderListener(random.Random(example.program.source), interpreted=example.mode in INTERPRETED)
     example.start_over()
-    example.regional._observer.listeners.insert(0, spy)
+    example.regional.observer.listeners.insert(0, spy)
     try:
         run = example.run(example.program, calls=1)
     finally:
-        example.regional._observer.listeners.remove(spy)
+        example.regional.observer.listeners.remove(spy)
     raise_failure(example, run, "order")
     if spy.violated:
         raise example.violation("order", "compile", spy.violated[0], origin="an edge is not visible")
@@ -291,6 +291,7 @@ ORACLES = (
         check_region_order,
         modes=MODES,
         requires=("regions", "region_order"),
+        place=190,
     ),
     Oracle(
         "order",
@@ -299,5 +300,6 @@ ORACLES = (
         modes=MODES,
         requires=("regions", "region_edges"),
         every=4,
+        place=200,
     ),
 )

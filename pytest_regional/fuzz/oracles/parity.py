@@ -72,7 +72,7 @@ def goes_wrong_without_backend(example: ExampleRun, error: OracleViolationError)
 def capture_alone(example: ExampleRun) -> Iterator[ExampleRun]:
     """Give an example run of the same program on AOTAutograd alone; nothing of it is counted."""
     # As the backend was asked: without the setting AOTAutograd drops draws whose results nobody reads.
-    with example.regional._observer.paused(), patched_config(INDUCTOR, {"fallback_random": True}):
+    with example.regional.observer.paused(), patched_config(INDUCTOR, {"fallback_random": True}):
         example.regional.restart()
         yield ExampleRun(example.regional, example.program, example.mode, blame=False, form=example.form, alone=True)
 
@@ -132,15 +132,11 @@ def mismatches_of(example: ExampleRun, run: Run) -> list[Mismatch]:
 
 
 def _blame(example: ExampleRun) -> str:
-    backward = None if example.trains else False
     check = ParityCheck(
         example.regional,
         example.program.function,
         example.expected[0].inputs,
-        backward,
-        "close",
-        None,
-        None,
+        backward=None if example.trains else False,
         options=example.options(example.program),
     )
     return check.blame_for(example.expected[1].inputs)
@@ -228,7 +224,7 @@ def check_inference(example: ExampleRun) -> None:
 def check_refused(example: ExampleRun) -> None:
     """Raise where the backend runs a program that eager refuses, or raises another class of exception."""
     inputs = example.program.inputs(example.regional.device, 1)
-    with example.regional._observer.paused():
+    with example.regional.observer.paused():
         eager = example.execute(example.program.function, inputs)
     if eager.exception is None:
         raise NoClaim("eager runs the program")
@@ -247,12 +243,14 @@ ORACLES = (
         "What eager runs compiles and runs: forward, backward, and again on other inputs.",
         check_compiles,
         modes=MODES,
+        place=0,
     ),
     Oracle(
         "parity",
         "Values, gradients, mutations, aliases, strides and dtypes are eager's, and again on other inputs.",
         check_parity,
         modes=MODES,
+        place=10,
     ),
     Oracle(
         "configs",
@@ -260,17 +258,23 @@ ORACLES = (
         check_configs,
         modes=MODES,
         requires=("regions", "region_configs"),
+        place=40,
     ),
     Oracle(
         "inference",
         "A program that trains gives eager's values without gradients too, compiled beside its training graphs.",
         check_inference,
         every=4,
+        place=140,
+        fails_in_capture=True,
+        after_parity=True,
     ),
     Oracle(
         "refused",
         "What eager refuses raises the same class of exception when it is compiled.",
         check_refused,
         every=0,
+        place=230,
+        fails_in_capture=True,
     ),
 )

@@ -189,5 +189,6 @@ ORACLES = (
         check_plan,
         modes=MODES,
         requires=("regions",),
+        place=50,
     ),
 )

@@ -213,5 +213,6 @@ ORACLES = (
         check_region_boundary,
         modes=MODES,
         requires=("regions",),
+        place=20,
     ),
 )

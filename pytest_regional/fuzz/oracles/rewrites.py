@@ -293,6 +293,9 @@ ORACLES = (
         "A program with a region's border moved, a copy put in, or two statements exchanged gives the same.",
         check_rewrites,
         every=4,
+        place=170,
+        fails_in_capture=True,
+        after_parity=True,
     ),
 )
 

@@ -345,8 +345,8 @@ def watching(
         interpreted: whether regions run as eager operators, in the mode ``interpret``.
     """
     watched = Watched(settings, checks_boundary=checks_boundary, interpreted=interpreted)
-    regional._observer.listeners.append(watched)
+    regional.observer.listeners.append(watched)
     try:
         yield watched
     finally:
-        regional._observer.listeners.remove(watched)
+        regional.observer.listeners.remove(watched)

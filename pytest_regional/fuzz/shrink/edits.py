@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pytest_regional._processes import cpu_seconds
+from pytest_regional._base.processes import cpu_seconds
 from pytest_regional.fuzz.model.arguments import CONTENT_SOURCES, LAYOUTS, PARTS, TensorInput
 from pytest_regional.fuzz.model.building import Builder, Refused
 from pytest_regional.fuzz.model.evaluation import REFUSALS
@@ -160,10 +160,10 @@ def _places() -> dict[str, int]:
 
 def _argument_cost(argument: TensorInput) -> float:
     return (
-        100 * (argument.dtype != "float32")
+        (100 if argument.dtype != "float32" else 0)
         + 50 * LAYOUTS.index(argument.layout)
         + 50 * list(CONTENT_SOURCES).index(argument.content)
-        + 50 * (argument.alias_of is not None)
+        + (50 if argument.alias_of is not None else 0)
         + 5 * PARTS.index(argument.part)
         + 10 * argument.detached
         + 50 * len(argument.dynamic)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-from pytest_regional._text import first_line
+from pytest_regional._base.text import first_line
 
 if TYPE_CHECKING:
     from pytest_regional._torch.vetoes import Application
@@ -170,7 +170,7 @@ class Culprit:
             return f"{stage}: {eager}right with {self.setting} ({self.confidence}); {self.difference}"
         if self.layer == "region":
             interpreted = ", wrong where interpreted, so that it is not Inductor" * self.without_inductor
-            no_step = "; no single step fixes it" * (not self.ended_early and not self.without_inductor)
+            no_step = "; no single step fixes it" if not self.ended_early and not self.without_inductor else ""
             return f"{_named(self.regions)}: right where left eager{interpreted} ({self.confidence}){no_step}"
         if self.also:
             named = ", ".join(one._named_steps for one in (self, *self.also))
@@ -197,7 +197,7 @@ class Culprit:
     @property
     def _no_step(self) -> str:
         tried = dict.fromkeys(one.sentence for one in self.experiments if one.sentence and one.outcome != "fixed")
-        shown = [*tried][:6] + [f"{len(tried) - 6} other changes"] * (len(tried) > 6)
+        shown = [*tried][:6] + ([f"{len(tried) - 6} other changes"] if len(tried) > 6 else [])
         return f"the failure remains, or another one comes, {'; '.join(shown)}" if shown else "no single step fixes it"
 
     @property
@@ -213,7 +213,7 @@ class Culprit:
         made = [
             f"{one.outcome:<15} {one.seconds:5.1f} s  {one.sentence or 'nothing changed'}" for one in self.experiments
         ]
-        return "\n".join([f"first wrong value: {self.first_wrong}"] * bool(self.first_wrong) + made)
+        return "\n".join(([f"first wrong value: {self.first_wrong}"] if self.first_wrong else []) + made)
 
     def as_data(self) -> dict[str, Any]:
         """Return what a JSON file holds of it."""

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import torch
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._base.errors import RegionalError
 from pytest_regional._torch.dynamo import registered_backend
 from pytest_regional._torch.fx_graphs import run_checked
 from pytest_regional._torch.vetoes import line_of
@@ -79,8 +79,8 @@ class Divergence:
         after = f"; {self.before} is right" if self.before else ""
         hidden = f"; not seen, as the program is right with them as outputs: {', '.join(self.hidden)}"
         new = f"; only in this graph: {', '.join(self.new)}"
-        than = f" from {self.against}" * (self.against != "eager")
-        unseen = hidden * bool(self.hidden) + new * bool(self.new)
+        than = f" from {self.against}" if self.against != "eager" else ""
+        unseen = (hidden if self.hidden else "") + (new if self.new else "")
         return f"{region}{self.operator}{place}: {what} differs first{than}{after}{unseen}"
 
 
@@ -96,7 +96,7 @@ def first_divergence(check: ParityCheck, against: str | BackendSpec | None = Non
         BadProgramError: the program fails in eager.
     """
     regional = check.regional
-    with regional._observer.paused():
+    with regional.observer.paused():
         check_program(check._execute(check.fn, check.inputs, check.kwargs))
         graph, inputs = captured_graph(check)
         if against is None:
@@ -115,7 +115,7 @@ def first_divergence_of_graphs(check: ParityCheck, before: torch.fx.GraphModule)
     Raises:
         BadProgramError: the version before fails.
     """
-    with check.regional._observer.paused():
+    with check.regional.observer.paused():
         examples = _examples(before, check)
         return _Values(
             check, check.fn, list(check.inputs), _Yardstick("the other graph", before), examples
@@ -355,9 +355,8 @@ class _GraphParity(ParityCheck):
     def __init__(
         self, check: ParityCheck, gm: torch.fx.GraphModule, inputs: tuple[Any, ...], yardstick: _Yardstick
     ) -> None:
-        how = (check.backward, check.level, check.rtol, check.atol)
-        eager = yardstick.before or gm
-        super().__init__(check.regional, eager, inputs, *how, options=check.options, depth="off")
+        how = {name: getattr(check, name) for name in ("backward", "level", "rtol", "atol", "options")}
+        super().__init__(check.regional, yardstick.before or gm, inputs, **how, depth="off")
         self._gm, self._yardstick = gm, yardstick
 
     def _compile(self, eager_regions: frozenset[str] = frozenset()) -> Any:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
-from pytest_regional._errors import RegionalError
-from pytest_regional._processes import cpu_seconds
+from pytest_regional._base.errors import RegionalError
+from pytest_regional._base.processes import cpu_seconds
 from pytest_regional.backends.spec import BackendSpec
 
 Signature = frozenset[str]

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx.node import map_arg
 
-from pytest_regional._cache_keys import KeyTexts
-from pytest_regional._text import plural
+from pytest_regional._base.cache_keys import KeyTexts
+from pytest_regional._base.text import plural
 from pytest_regional._torch import fx_graphs
 from pytest_regional._torch.codegen import RawLaunch
 from pytest_regional._torch.config import INDUCTOR, config_values
@@ -193,7 +193,7 @@ def _partitions(ours: CompileFacts, theirs: CompileFacts) -> Iterator[Difference
     for number, (eager, other_eager) in enumerate(zip(ours.eager, theirs.eager, strict=False)):
         if eager != other_eager:
             more, less = eager - other_eager, other_eager - eager
-            said = [f"eager here {_names(more)}"] * bool(more) + [f"eager there {_names(less)}"] * bool(less)
+            said = ([f"eager here {_names(more)}"] if more else []) + ([f"eager there {_names(less)}"] if less else [])
             moved = more.keys() <= _operators(theirs).keys() and less.keys() <= _operators(ours).keys()
             yield Difference("partitioning" if moved else "backend", f"graph {number}: {', '.join(said)}")
 

@@ -389,7 +389,7 @@ class _Search:
         if found.layer not in ("region", "backend", "eager", "unknown"):
             return found
         for name, spec in self._suspects.peers.items():
-            said = f"backend {name!r} in its place{', ' * bool(wrong.sentence)}{wrong.sentence}"
+            said = ", ".join(filter(None, [f"backend {name!r} in its place", wrong.sentence]))
             instead = replace(wrong, sentence=said, instead=spec)
             if (self._experiments.known_outcome(instead) or self._experiments.outcome_of(instead)) != "fixed":
                 continue

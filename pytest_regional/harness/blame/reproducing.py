@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_regional._region import AnnotationError
-from pytest_regional._text import without_numbers
+from pytest_regional._base.region import AnnotationError
+from pytest_regional._base.text import without_numbers
 from pytest_regional._torch.dynamo import aot_eager_within, registered_backend
 from pytest_regional._torch.inductor import interpreting_regions
 from pytest_regional._torch.vetoes import settings_to_try, vetoing
@@ -57,7 +57,7 @@ def culprit_of(regional: Regional, check: Callable[[], object], *, seconds: floa
         with (
             isolation.cache_folder(next(folders)),
             isolation.random_state_kept(),  # the same draws for all
-            regional._observer.from_zero(facts),
+            regional.observer.from_zero(facts),
             regional._changed(change),
             _goldens_kept(regional),
         ):
@@ -66,7 +66,7 @@ def culprit_of(regional: Regional, check: Callable[[], object], *, seconds: floa
                 signature = failure_of(check)
             finally:
                 settings.restore()
-            events = [event.counter for event in regional._observer.log.since()]
+            events = [event.counter for event in regional.observer.log.since()]
             facts.note(events, regional.graphs, spec.supports)
         del regional._parity_reports[compared:]
         return signature
@@ -134,7 +134,7 @@ def _raised(error: BaseException) -> Signature:
     origin = getattr(error, "origin", None)  # an oracle's violation says itself what makes two of them the same
     if isinstance(origin, str):
         oracle = getattr(error, "oracle", "")
-        return frozenset({f"{RAISED * (oracle == 'compiles')}{oracle} {origin}"})
+        return frozenset({f"{RAISED if oracle == 'compiles' else ''}{oracle} {origin}"})
     root = root_of(error)
     said = f"{type(root).__name__}: {without_numbers(message_of(root))}"
     line = asserted_at(root)

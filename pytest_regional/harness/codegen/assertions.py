@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_regional._text import plural
+from pytest_regional._base.text import plural
 from pytest_regional.harness.codegen.events import (
     CodeAssertionError,
     CodeEvent,

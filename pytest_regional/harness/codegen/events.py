@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._base.errors import RegionalError
 
 NODES, OPERATORS = "Source Nodes: [", "], Original ATen: ["
 

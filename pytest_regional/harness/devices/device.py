@@ -10,9 +10,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_regional._errors import RegionalError, RegionalRuntimeError, RegionalValueError
-from pytest_regional._text import unknown_name
-from pytest_regional.emulation.device import DEFAULT_PROFILE, PROFILES
+from pytest_regional._base.errors import RegionalError, RegionalRuntimeError, RegionalValueError
+from pytest_regional._base.text import unknown_name
+
+try:
+    from pytest_regional.emulation.device import DEFAULT_PROFILE, PROFILES
+except ModuleNotFoundError:  # emulation is an optional part
+    DEFAULT_PROFILE, PROFILES = "", {}
 
 if TYPE_CHECKING:
     import torch
@@ -87,6 +91,8 @@ def device_under_test(name: str) -> DeviceUnderTest:
     """
     kind, _, profile = check_device_name(name).partition(":")
     if kind == EMULATED:
+        if not PROFILES:
+            raise DeviceError(f"device {name!r} needs the package pytest_regional.emulation, which is not here")
         return DeviceUnderTest(name, kind, profile or DEFAULT_PROFILE)
     import torch
 
@@ -255,8 +261,6 @@ def _cuda() -> DeviceFacts:
 
 
 def _emulated(device: DeviceUnderTest) -> DeviceFacts:
-    from pytest_regional.emulation.device import PROFILES
-
     profile = PROFILES[device.profile or ""]
     memory = min(profile.total_memory, _host_memory())
     return DeviceFacts(f"{profile.name} (emulated)", device.kind, (profile.major, profile.minor), memory)

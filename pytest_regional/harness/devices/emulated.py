@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest_regional
-from pytest_regional._errors import RegionalError
+from pytest_regional._base.errors import RegionalError
 from pytest_regional._torch.triton import code_keys
 from pytest_regional.harness.isolation import isolated
 from pytest_regional.harness.kernel_store.files import KernelFiles, chosen_folder
@@ -46,14 +46,14 @@ def verifying_kernels(regional: Regional, emulation: Emulation) -> Iterator[None
 
     What is found out about a kernel is kept in the kernel store, for all processes.
     """
-    if regional.verify_seconds is None:
+    if regional._verify_seconds is None:
         yield
         return
     from pytest_regional.verify import verifying
 
     folder = chosen_folder()
     store = None if folder is None else KernelFiles(folder)
-    with verifying(emulation, regional.verify_seconds, store) as regional.verification:
+    with verifying(emulation, regional._verify_seconds, store) as regional.verification:
         yield
 
 

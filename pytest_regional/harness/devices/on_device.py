@@ -7,16 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_regional._errors import RegionalError
-from pytest_regional._text import plural, unknown_name
+from pytest_regional._base.errors import RegionalError
+from pytest_regional._base.text import plural, unknown_name
 from pytest_regional.backends.capabilities import Support, supported, unsupported
-from pytest_regional.emulation.compile_check import (
-    DEFAULT_ARCHITECTURES,
-    CompiledKernel,
-    FailedKernel,
-    KernelSource,
-    compile_kernels,
-)
 from pytest_regional.harness.codegen.events import CodeLookupError
 from pytest_regional.harness.codegen.kernels import Wrapper
 from pytest_regional.harness.devices.device import unmet_requirement
@@ -24,6 +17,7 @@ from pytest_regional.harness.record import CompileRecord, GeneratedCode
 
 if TYPE_CHECKING:
     from pytest_regional.emulation import Emulation
+    from pytest_regional.emulation.compile_check import CompiledKernel, FailedKernel, KernelSource
     from pytest_regional.harness.devices.device import DeviceFacts, DeviceUnderTest
 
 CONFIGS = ("first", "all")
@@ -80,7 +74,7 @@ class KernelReport:
 
 def assert_kernels_compile(
     record: CompileRecord | GeneratedCode,
-    arch: Sequence[str] | str = DEFAULT_ARCHITECTURES,
+    arch: Sequence[str] | str | None = None,
     *,
     configs: str = "first",
     timeout: float = 300.0,
@@ -89,7 +83,8 @@ def assert_kernels_compile(
 
     Args:
         record: what :meth:`Regional.run` returned, or its code.
-        arch: names such as ``"sm_90"`` or, on request only, ``"gfx942"``.
+        arch: names such as ``"sm_90"`` or, on request only, ``"gfx942"``; by default ``"sm_80"`` and
+            ``"sm_90"``.
         configs: ``"first"``, or ``"all"`` that Inductor's autotuner would try.
         timeout: seconds after which the compiler is ended, for each kernel and architecture.
 
@@ -99,9 +94,17 @@ def assert_kernels_compile(
         RegionalValueError: a name that is no architecture.
         EmulationError: the compiling process cannot start.
     """
+    # The compile check is an optional part.
+    from pytest_regional.emulation.compile_check import (
+        DEFAULT_ARCHITECTURES,
+        CompiledKernel,
+        FailedKernel,
+        compile_kernels,
+    )
+
     if configs not in CONFIGS:
         raise ValueError(unknown_name("configs", configs, CONFIGS))
-    architectures = (arch,) if isinstance(arch, str) else tuple(arch)
+    architectures = (arch,) if isinstance(arch, str) else tuple(DEFAULT_ARCHITECTURES if arch is None else arch)
     if not architectures:
         raise ValueError("arch is empty: name at least one architecture")
     found = compile_kernels(kernels_of(record), architectures, all_configs=configs == "all", timeout=timeout)
@@ -118,6 +121,8 @@ def kernels_of(record: CompileRecord | GeneratedCode) -> tuple[KernelSource, ...
         CodeLookupError: there is none.
         UnreadableCodeError: code that is no Python wrapper.
     """
+    from pytest_regional.emulation.compile_check import KernelSource
+
     code = record.code if isinstance(record, CompileRecord) else record
     wrappers = [Wrapper.of(source.text) for source in code]
     definitions = [definition for wrapper in wrappers for definition in wrapper.kernels.values()]
@@ -222,7 +227,7 @@ class OnDevice:
     def assert_kernels_compile(
         self,
         record: CompileRecord,
-        arch: Sequence[str] | str = DEFAULT_ARCHITECTURES,
+        arch: Sequence[str] | str | None = None,
         *,
         configs: str = "first",
         timeout: float = 300.0,

@@ -19,10 +19,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from pytest_regional import _processes
-from pytest_regional._errors import RegionalError
-from pytest_regional._secrets import SecretVariables
-from pytest_regional._stacks import VARIABLE as STACKS
+from pytest_regional._base import processes
+from pytest_regional._base.errors import RegionalError
+from pytest_regional._base.secrets import SecretVariables
+from pytest_regional._base.stacks import VARIABLE as STACKS
 from pytest_regional.harness.fork_server.forked import Request, inherited
 
 #: Beginnings of variables that are read each time they are needed, or by nothing that a server imports. Any other may
@@ -284,7 +284,7 @@ class ForkServer:
         try:
             self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
-            _processes.end(_processes.with_all_below(self._process.pid))
+            processes.end(processes.with_all_below(self._process.pid))
             self._process.kill()
             self._process.wait()
         self._folder.cleanup()
@@ -357,7 +357,7 @@ class ForkedProcess:
 
     def kill(self) -> None:
         """End it, with all that it has started."""
-        _processes.end(_processes.with_all_below(self.pid))
+        processes.end(processes.with_all_below(self.pid))
 
     def _number(self) -> int:
         """Return the next number that is told.

@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from pytest_regional import _processes
+from pytest_regional._base import processes
 from pytest_regional.harness.fork_server import preload
 from pytest_regional.harness.fork_server.forked import Request, run
 
@@ -98,7 +98,7 @@ class Server:
 
     def _end(self) -> NoReturn:
         for number in self._forked:
-            _processes.end(_processes.with_all_below(number))
+            processes.end(processes.with_all_below(number))
         os._exit(0)
 
 
@@ -144,9 +144,9 @@ def main() -> None:
     getattr(preload, prepare)()
     told = {"problem": _problem(), "modules": _folders_of_modules()}
     control.sendall(json.dumps(told).encode() + b"\n")
-    called = _processes.call_this_a_server()
+    called = processes.call_this_a_server()
     request = Server(control, asker).serve()
-    _processes.call_this(called)
+    processes.call_this(called)
     run(request, search_path, forget)
 
 

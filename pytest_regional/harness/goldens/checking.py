@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_regional._errors import RegionalError, RegionalRuntimeError, RegionalValueError
-from pytest_regional._text import plural
+from pytest_regional._base.errors import RegionalError, RegionalRuntimeError, RegionalValueError
+from pytest_regional._base.text import plural
 from pytest_regional._torch import torch_version
 from pytest_regional.harness import isolation
 from pytest_regional.harness.compiling import refuse_no_program
@@ -144,7 +144,7 @@ def _borders_crossed(gone: list[_Op], added: list[_Op]) -> Iterator[str]:
             moved.setdefault((op.where, same.where), Counter())[op.name] += 1
     for (before, after), names in moved.items():
         way = f"out of {_place(before)}" if before else ""
-        way += " and " * bool(before and after) + (f"into {_place(after)}" if after else "")
+        way += (" and " if before and after else "") + (f"into {_place(after)}" if after else "")
         yield f"{_listed(names)} moved {way}"
 
 
@@ -246,8 +246,10 @@ def _other_kernels(gone: list[_Kernel], added: list[_Kernel]) -> Iterator[str]:
         gone.remove(kernel)
         added.remove(most)
         less, more = sorted(kernel.ops - most.ops), sorted(most.ops - kernel.ops)
-        said = [f"without {_listed(Counter(less))}"] * bool(less) + [f"with {_listed(Counter(more))}"] * bool(more)
-        name = f"kernel {kernel.name}" + f" is {most.name} now" * (most.name != kernel.name)
+        said = ([f"without {_listed(Counter(less))}"] if less else []) + (
+            [f"with {_listed(Counter(more))}"] if more else []
+        )
+        name = f"kernel {kernel.name}" + (f" is {most.name} now" if most.name != kernel.name else "")
         yield f"{name}, {' and '.join(said) or 'of the same operators'}"
 
 
@@ -444,7 +446,7 @@ def _otherwise(goldens: GoldensOfTest, used: UsedGolden, version: Version, entry
     lines = found[:MOST]
     if len(found) > MOST:
         lines.append(f"and {plural(len(found) - MOST, 'more difference')}; -v shows all")
-    since = f"from torch {_said(version)}" + f", now {_said(used.version)}" * (version != used.version)
+    since = f"from torch {_said(version)}" + (f", now {_said(used.version)}" if version != used.version else "")
     return "\n".join(
         [
             f"compiled otherwise than the golden ({goldens.shown}:{entry.line}, {since}, {used.device}):",

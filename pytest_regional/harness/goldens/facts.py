@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pytest_regional._errors import RegionalValueError
-from pytest_regional._text import plural, unknown_name
+from pytest_regional._base.errors import RegionalValueError
+from pytest_regional._base.text import plural, unknown_name
 from pytest_regional.harness.codegen.events import ExternCall, KernelLaunch, UnknownSizeError
 from pytest_regional.harness.codegen.memory import peak_of
 from pytest_regional.harness.goldens.file import Text

@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from pytest_regional import _files
-from pytest_regional._errors import RegionalError
-from pytest_regional._text import shown
+from pytest_regional._base.errors import RegionalError
+from pytest_regional._base.files import TextFileError, text_of
+from pytest_regional._base.text import shown
 
 Version = tuple[int, int]
 """Major and minor number of torch."""
@@ -89,8 +89,8 @@ class GoldenFile:
         if not path.exists():
             return GoldenFile()
         try:
-            text = _files.text_of(path)
-        except _files.TextFileError as error:
+            text = text_of(path)
+        except TextFileError as error:
             raise GoldenFileError(str(error)) from error
         return _Parser(path).parsed(text)
 

@@ -13,7 +13,6 @@ import torch.fx
 from pytest_regional._torch.config import INDUCTOR, config_values
 from pytest_regional._torch.dynamo import original_of
 from pytest_regional._torch.fx_graphs import preserve_node_meta, trace_to_aten
-from pytest_regional.harness.compiling import refuse_keywords
 from pytest_regional.harness.graph_passes.forms import (
     GRAPH,
     GraphAssertionError,
@@ -138,7 +137,7 @@ class ProgramUnderTest:
         )
 
     def _place(self) -> Place:
-        frame = self.regional._observer.innermost()
+        frame = self.regional.observer.innermost()
         region = ", ".join(dict.fromkeys(name for name, _ in frame.regions)) if frame.kind == "region" else None
         if frame.graph is not None:
             return Place(frame.graph.kind, region)
@@ -147,7 +146,7 @@ class ProgramUnderTest:
     def _ran(self, one: PassUnderTest, graph: torch.fx.Graph) -> None:
         # A counting pass tells the observer itself.
         if self.stage.name == "pre_grad" and not getattr(one.given, "counts_itself", False):
-            self.regional._observer.pass_ran(one.name, graph=graph)
+            self.regional.observer.pass_ran(one.name, graph=graph)
 
 
 @dataclass(frozen=True)
@@ -169,8 +168,18 @@ class Recompile:
         """Compare the program compiled with the passes with eager; when it differs, say whether they are to blame."""
         tested, backward = self.tested, self.backward if backward is None else backward
         recorder = tested.recorder(self.passes)
-        how = (tested.regional, tested.program, tested.inputs, backward, level, rtol, atol)
-        check = PassParity(*how, tested, recorder, kwargs=tested.kwargs)
+        check = PassParity(
+            tested.regional,
+            tested.program,
+            tested.inputs,
+            tested,
+            recorder,
+            backward=backward,
+            level=level,
+            rtol=rtol,
+            atol=atol,
+            kwargs=tested.kwargs,
+        )
         report = check.run()
         tested.require_ran(recorder)
         tested.regional._parity_reports.append(report)
@@ -326,10 +335,8 @@ def run_pass(
     inductor_configs: dict[str, Any] | None = None,
     backward: Any = None,
     kwargs: Mapping[str, Any] | None = None,
-    **unknown: Any,
 ) -> PassRun:
     """As :meth:`Regional.run_pass`."""
-    refuse_keywords(run_pass, unknown)
     is_graph = isinstance(program, torch.fx.Graph | torch.fx.GraphModule)
     where = stage_named(("graph" if is_graph else "post_grad") if stage is None else stage)
     ready = graph_passes(passes, where)

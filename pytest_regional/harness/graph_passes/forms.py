@@ -7,10 +7,10 @@ from typing import Any
 
 import torch.fx
 
-from pytest_regional import _pass_forms
-from pytest_regional._errors import RegionalError
-from pytest_regional._pass_forms import PassForm, PassFormUnknownError, form_of, pass_name
-from pytest_regional._text import unknown_name
+from pytest_regional._base.errors import RegionalError
+from pytest_regional._base.text import unknown_name
+from pytest_regional._torch import pass_forms
+from pytest_regional._torch.pass_forms import PassForm, PassFormUnknownError, form_of, pass_name
 
 
 class GraphPassError(RegionalError, RuntimeError):
@@ -105,7 +105,7 @@ def _form(given: Any, stage: Stage) -> PassForm:
     if isinstance(given, type):
         raise GraphPassError(f"{given.__name__} is a class: run_pass needs an instance, {given.__name__}(...)")
     try:
-        form = form_of(given, _pass_forms.GRAPH, ("is_inference",))
+        form = form_of(given, pass_forms.GRAPH, ("is_inference",))
     except PassFormUnknownError as error:
         raise GraphPassError(str(error)) from None
     if form is None:

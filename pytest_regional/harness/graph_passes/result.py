@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch.fx
 
-from pytest_regional._text import plural, unknown_name
+from pytest_regional._base.text import plural, tuple_text, unknown_name
 from pytest_regional._torch.fx_graphs import attribute, bodies_of
 from pytest_regional._torch.operators import higher_order_operator, operator_types
 from pytest_regional.harness.graph_passes import uuids
@@ -169,8 +169,8 @@ def _value(value: Any) -> str:
     if isinstance(value, torch.fx.Node):
         return str(value.name)
     if isinstance(value, tuple | list):
-        inner = ", ".join(map(_value, value))
-        return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' * (len(value) == 1)})"
+        items = list(map(_value, value))
+        return f"[{', '.join(items)}]" if isinstance(value, list) else tuple_text(items)
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key!r}: {_value(v)}" for key, v in value.items()) + "}"
     return function_names(value)[0] if callable(value) else repr(value)

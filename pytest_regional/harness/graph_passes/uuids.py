@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from pytest_regional._pass_forms import pass_name
+from pytest_regional._torch.pass_forms import pass_name
 from pytest_regional.harness.graph_passes.forms import GraphAssertionError, GraphPassError
 
 

@@ -165,7 +165,7 @@ _SIGNALS = tuple(signal.valid_signals())
 
 def _is_time_limit(handler: Any) -> bool:
     """Say whether a signal handler is the time limit of a test phase, which is set and removed with the phase."""
-    return getattr(handler, "__module__", "") == "pytest_regional._limits"
+    return getattr(handler, "__module__", "") == "pytest_regional._base.limits"
 
 
 def _signal_handlers() -> dict[str, Any]:

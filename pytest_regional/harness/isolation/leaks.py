@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-from pytest_regional._processes import children, is_of_inductors_pool, is_server, runs
+from pytest_regional._base.processes import children, is_of_inductors_pool, is_server, runs
 from pytest_regional._torch import config
 from pytest_regional.harness.isolation.interpreter import set_environment
 from pytest_regional.harness.isolation.watched import MISSING

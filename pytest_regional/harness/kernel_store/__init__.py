@@ -10,7 +10,7 @@ every process. Precompiled headers and CPU checks, which Inductor looks up in it
 user can write to it, and otherwise go into the store. What the compiler made of them is kept like a kernel: that
 directory is a temporary one, and empty on each new machine of a CI service.
 
-The store contains code: only files that this user or root wrote are used. ``pytest_regional._private_folders`` checks
+The store contains code: only files that this user or root wrote are used. ``_base.private_folders`` checks
 that.
 """
 

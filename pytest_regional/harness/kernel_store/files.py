@@ -19,8 +19,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from pytest_regional._errors import RegionalError, RegionalWarning
-from pytest_regional._private_folders import (
+from pytest_regional._base.errors import RegionalError, RegionalWarning
+from pytest_regional._base.private_folders import (
     NotPrivateError,
     make_folder,
     open_private,

@@ -16,8 +16,8 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from pytest_regional._cache_keys import keep_texts, why_missed
-from pytest_regional._errors import RegionalError
+from pytest_regional._base.cache_keys import keep_texts, why_missed
+from pytest_regional._base.errors import RegionalError
 from pytest_regional._torch import aot_autograd, caches, config, dynamo, patching
 from pytest_regional._torch.autograd_cache import looked_up
 from pytest_regional._torch.codegen import RawLaunch, recording_launches

@@ -84,7 +84,7 @@ class TraceListener(CompileListener):
 
     def __init__(self, observer: Observer) -> None:
         self.trace = CompileTrace()
-        self._observer = observer
+        self.observer = observer
         self._first = len(observer.sources)
         self._from_dynamo: list[GraphTrace] = []
         #: By identity of code, which is kept as well: the identity of an object that is gone may be another's later.
@@ -107,7 +107,7 @@ class TraceListener(CompileListener):
     def compiling_graph(self, kind: str, gm: Any) -> Iterator[Callable[[Any], None]]:
         """Note a graph before its compiler rewrites it, and what it becomes."""
         ops, settings, size = _ops_of(gm), _settings(), _bytes_at_border(gm)
-        first = len(self._observer.sources)
+        first = len(self.observer.sources)
 
         def finish(result: Any) -> None:
             self.trace.graphs.append(GraphTrace(kind, ops, settings, self._steps(kind, result)))
@@ -118,7 +118,7 @@ class TraceListener(CompileListener):
     @contextlib.contextmanager
     def compiling_region(self, gm: Any, inputs: Sequence[Any]) -> Iterator[Callable[[Any], None]]:
         """Note how large the values at the border of a partition are, and whose code it becomes."""
-        size, first = _bytes_at_border(gm), len(self._observer.sources)
+        size, first = _bytes_at_border(gm), len(self.observer.sources)
         names = "+".join(dict.fromkeys(name for name, _ in annotated.regions_in(gm)))
 
         def finish(result: Any) -> None:
@@ -128,7 +128,7 @@ class TraceListener(CompileListener):
         yield finish
 
     def _note_size(self, first: int, size: int | None) -> None:
-        for number in range(first, len(self._observer.sources)):
+        for number in range(first, len(self.observer.sources)):
             self.trace.bytes_at_border.setdefault(number - self._first, size)
 
     def _steps(self, kind: str, result: Any) -> tuple[str | PartitionCall, ...]:

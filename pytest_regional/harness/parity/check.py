@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from pytest_regional._text import shown, unknown_name
+from pytest_regional._base.text import shown, unknown_name
 from pytest_regional._torch.dynamo import never_compiled, original_of
 from pytest_regional.harness import isolation
 from pytest_regional.harness.blame.culprit import BlameDepth, Culprit
@@ -142,10 +142,10 @@ class ParityCheck:
     regional: Regional
     fn: Any
     inputs: tuple[Any, ...]
-    backward: Any
-    level: str
-    rtol: float | None
-    atol: float | None
+    backward: Any = field(default=None, kw_only=True)
+    level: str = field(default="close", kw_only=True)
+    rtol: float | None = field(default=None, kw_only=True)
+    atol: float | None = field(default=None, kw_only=True)
     kwargs: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     raises: type[Exception] | None = field(default=None, kw_only=True)
     options: CompileOptions | None = field(default=None, kw_only=True)
@@ -166,8 +166,8 @@ class ParityCheck:
     def __post_init__(self) -> None:
         """Unwrap a program that ``torch.compile`` returned: the backend under test is to compile it."""
         self.fn = original_of(self.fn)
-        self._compiled_before = len(self.regional._observer.sources)
-        if self.regional.forward_only and self.backward is None:
+        self._compiled_before = len(self.regional.observer.sources)
+        if self.regional._forward_only and self.backward is None:
             self.backward = False
 
     def run(self) -> ParityReport:
@@ -175,7 +175,7 @@ class ParityCheck:
         Tolerance.resolve(self.level, self.rtol, self.atol)  # a wrong level is an error before anything runs
         if self.raises is not None:
             return self._refused(self.raises)
-        before = self.regional._observer.log.mark()
+        before = self.regional.observer.log.mark()
         first = self._case(self.inputs, self.kwargs, "")
         fresh = fresh_call(self.inputs, self.kwargs, self.regional.seed + 1)
         second = self._case(*fresh, SECOND_CALL)
@@ -203,7 +203,7 @@ class ParityCheck:
 
     def _was_compiled(self, before: int) -> bool:
         """Say whether the program was compiled since ``before``, a mark of the log, or earlier in this test."""
-        observer, function = self.regional._observer, self.fn
+        observer, function = self.regional.observer, self.fn
         function = getattr(function, "forward", function) if isinstance(function, torch.nn.Module) else function
         code = getattr(getattr(function, "__func__", function), "__code__", None)
         if code is not None and observer.reached_backend(before):
@@ -214,7 +214,7 @@ class ParityCheck:
 
     def _refused(self, expected: type[Exception]) -> ParityReport:
         """Return a report of the exceptions that eager and the compiled program raise."""
-        with self.regional._observer.paused():
+        with self.regional.observer.paused():
             eager = self._execute(self.fn, self.inputs, self.kwargs)
         raise_annotation_error(eager.exception)
         if eager.exception is None:
@@ -249,7 +249,7 @@ class ParityCheck:
             case = self._case(self.inputs, self.kwargs, f"{said}: ", form=form)
         except BadProgramError:  # A write to a view of a leaf, for one; the program is given for its own form.
             return report
-        with self.regional._observer.paused():
+        with self.regional.observer.paused():
             again = self._compile_again(apart=form)
             return self._with(report, self._judge(case, self._call(again, case)), case)
 
@@ -265,7 +265,7 @@ class ParityCheck:
         if not first.eager.rng_consumed or not self.regional.supports("rng"):
             return report
         seeds = [reseeded(self.regional.seed, run) for run in range(RUNS)]
-        with self.regional._observer.paused():
+        with self.regional.observer.paused():
             eager = [self._call(self.fn, first, draws=seed) for seed in seeds]
             own = self._compile_again(fallback_random=False)
             runs = [self._call(own, first, draws=seed) for seed in (*seeds, seeds[0])]
@@ -280,7 +280,7 @@ class ParityCheck:
 
     def _case(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], label: str, **options: Any) -> _Case:
         # Eager code may compile as well (flex_attention does, with Dynamo's eager backend): not the backend's doing.
-        with self.regional._observer.paused():
+        with self.regional.observer.paused():
             eager = self._execute(self.fn, inputs, kwargs, **options)
             raise_annotation_error(eager.exception)
             check_program(eager)
@@ -297,7 +297,7 @@ class ParityCheck:
                     eager.unrepeatable = not all(compare(*pair).ok for pair in pairs)
 
         def rounded_otherwise(seed: int) -> Execution:
-            with self.regional._observer.paused():
+            with self.regional.observer.paused():
                 return self._execute(self.fn, inputs, kwargs, rounding=seed, **options)
 
         noise = Noise.source_of_executions(eager, rounded_otherwise)
@@ -319,7 +319,7 @@ class ParityCheck:
         traces = _REWRITES_OPERATORS.isdisjoint(options)
         with (
             never_compiled(tracing=traces) if fn is self.fn else contextlib.nullcontext(),
-            torch.no_grad() if self.regional.forward_only and self.backward is False else contextlib.nullcontext(),
+            torch.no_grad() if self.regional._forward_only and self.backward is False else contextlib.nullcontext(),
         ):
             return execute(fn, inputs, kwargs=kwargs, **how, **options)
 
@@ -339,7 +339,7 @@ class ParityCheck:
         if not any(mismatch.where.endswith(AFTER) for mismatch in report.mismatches):
             return report
         # A time or an address differs in any two runs.
-        with self.regional._observer.paused():
+        with self.regional.observer.paused():
             again = compare(case.eager, self._call(self.fn, case), **how)
         unstable = {mismatch.where for mismatch in again.mismatches if mismatch.where.endswith(AFTER)}
         return replace(
@@ -350,7 +350,7 @@ class ParityCheck:
 
     def _ignores(self, where: str, kind: str) -> bool:
         """Say whether strides, or Python state at ``where`` or a tensor in it, are not to be compared."""
-        if kind == "stride" and not self.regional.looks_at_strides:
+        if kind == "stride" and not self.regional._looks_at_strides:
             return True
         return any(_is_in(where, ignored) for ignored in self.ignore_state)
 
@@ -369,11 +369,11 @@ class ParityCheck:
 
     def _overwritten(self, kept: KeptResults, first: _Case, second: _Case) -> tuple[Mismatch, ...]:
         """Return which results of the first call did not outlive the second; those of eager may not either."""
-        if not self.regional.looks_again:
+        if not self.regional._looks_again:
             return ()
         found = kept.overwritten()
         if found:
-            with self.regional._observer.paused():
+            with self.regional.observer.paused():
                 eager = KeptResults.of(self._call(self.fn, first, keep=True))
                 self._call(self.fn, second)
             for name in eager.overwritten():
@@ -382,17 +382,13 @@ class ParityCheck:
 
     def _first_wrong(self, report: ParityReport) -> str:
         """Return which value of the program, or gradient, is the first that differs; empty where none is found."""
-        from pytest_regional.harness.blame.divergence import NoGraphError, first_divergence
-
         if not any(mismatch.kind in ("value", "nan") for mismatch in report.mismatches):
             return ""
         try:
-            found = first_divergence(replace(self, depth="off"))
-        except NoGraphError:
-            return ""
+            found = self.regional._first_divergence(replace(self, depth="off"))
         except Exception as error:  # noqa: BLE001 - it must not hide the failure
             return Culprit.of_failed_search(error).sentence
-        return found.sentence if found.operator else ""
+        return found.sentence if found and found.operator else ""
 
     # Blame
 
@@ -404,7 +400,7 @@ class ParityCheck:
     def _error(self, report: ParityReport, *cases: _Case) -> ParityError:
         """Return the error of a failed comparison, with what is to blame as far as it is to be looked for."""
         depth = "off" if self.regional._experimenting else self.depth or self.regional.blame_depth
-        sources = tuple(self.regional._observer.sources[self._compiled_before :])
+        sources = tuple(self.regional.observer.sources[self._compiled_before :])
         outputs = cases[0].eager.outputs if cases else ()
         if depth == "deep" and self.searchable:
             culprit = replace(self._culprit(), first_wrong=self._first_wrong(report))
@@ -440,7 +436,7 @@ class ParityCheck:
         if not names:
             return "the program has no region, so none can be singled out"
         # The recompiles below are ours, not the test's: they must not show in its counters.
-        with self.regional._observer.paused():
+        with self.regional.observer.paused():
             try:
                 return self._blame_among(names, first, second)
             except Exception as error:  # noqa: BLE001 - it must not hide the failure
@@ -483,7 +479,7 @@ class ParityCheck:
 class GivenParity(ParityCheck):
     """Parity of a program that the user's function compiles, such as a pipeline."""
 
-    compiled: Callable[[Any], Any]
+    compiled: Callable[[Any], Any] = field(kw_only=True)
     searchable: ClassVar[bool] = False
 
     def _compile(self, eager_regions: frozenset[str] = frozenset()) -> Any:

@@ -25,8 +25,8 @@ from typing import Any
 import numpy
 import torch
 
-from pytest_regional._errors import RegionalError, RegionalValueError
-from pytest_regional._text import without_middle
+from pytest_regional._base.errors import RegionalError, RegionalValueError
+from pytest_regional._base.text import without_middle
 from pytest_regional.harness.devices.emulated import causes
 from pytest_regional.harness.parity.captured import Aliasing, Captured
 from pytest_regional.harness.parity.execution import NOTHING_NARROW, Execution, other_generators

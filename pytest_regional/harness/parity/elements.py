@@ -11,8 +11,8 @@ from typing import Any
 import numpy
 import torch
 
-from pytest_regional._errors import RegionalError
-from pytest_regional._text import first_line
+from pytest_regional._base.errors import RegionalError
+from pytest_regional._base.text import first_line
 
 #: Dtypes that hold bits and know no operators, not even a copy.
 _BITS = frozenset(

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy
 import torch
 
-from pytest_regional._errors import RegionalValueError
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional.harness.isolation import seed_everything
 from pytest_regional.harness.parity.captured import Aliasing, Captured, capture, find_aliases, flatten_outputs
 from pytest_regional.harness.parity.fp64_reference import Precision, float64_everywhere, rounding_to

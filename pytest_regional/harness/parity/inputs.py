@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from pytest_regional._errors import RegionalValueError
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional._torch import pytree
 from pytest_regional._torch.tracing import base_of, view_like
 from pytest_regional.harness.parity.elements import has_arithmetic

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from pytest_regional._errors import RegionalValueError
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional._torch import pytree
 from pytest_regional._torch.process_state import MACHINERY
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from pytest_regional._errors import RegionalError
-from pytest_regional._text import SHOWN_MISMATCHES, plural
+from pytest_regional._base.errors import RegionalError
+from pytest_regional._base.text import SHOWN_MISMATCHES, plural
 from pytest_regional.harness.blame.culprit import Culprit
 from pytest_regional.harness.codegen.places import CodePlace
 from pytest_regional.harness.parity.execution import Execution

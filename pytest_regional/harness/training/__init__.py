@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from pytest_regional._text import first_line, plural, unknown_name
+from pytest_regional._base.text import first_line, plural, unknown_name
 from pytest_regional._torch.config import INDUCTOR, patched_config
 from pytest_regional._torch.dynamo import never_compiled, original_of
 from pytest_regional.harness.parity.fp64_reference import Precision, precision_of
@@ -261,13 +261,13 @@ class TrainingCheck:
             except Exception as error:  # noqa: BLE001 - whatever the compiled program raises is a result.
                 return steps, self._failure(references, batch, number, error)
             # Eager code may compile as well (flex_attention does): not the backend's doing.
-            with self.regional._observer.paused(), never_compiled():
+            with self.regional.observer.paused(), never_compiled():
                 steps.append(references.judge(start, step, batch))
             original.check()
         return steps, None
 
     def _failure(self, references: References, batch: Batch, number: int, error: Exception) -> TrainingMismatch:
-        with self.regional._observer.paused(), never_compiled():
+        with self.regional.observer.paused(), never_compiled():
             references.confirm(batch, number)
         self.error = error
         return TrainingMismatch("the compiled step", "exception", first_line(error), step=number)

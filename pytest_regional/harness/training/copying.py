@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from pytest_regional._text import first_line
+from pytest_regional._base.text import first_line
 from pytest_regional.harness.parity.objects import elements
 from pytest_regional.harness.parity.state import contents, names_in
 from pytest_regional.harness.parity.tolerance import Tolerance

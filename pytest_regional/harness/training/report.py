@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_regional._errors import RegionalError, RegionalWarning
-from pytest_regional._text import SHOWN_MISMATCHES, plural
+from pytest_regional._base.errors import RegionalError, RegionalWarning
+from pytest_regional._base.text import SHOWN_MISMATCHES, plural
 from pytest_regional.harness.parity.report import Mismatch, answer
 from pytest_regional.harness.parity.tolerance import Errors
 

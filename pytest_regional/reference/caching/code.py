@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from pytest_regional._errors import RegionalError
+from pytest_regional._base.errors import RegionalError
 from pytest_regional._torch import registrations
 from pytest_regional._torch.fx_graphs import is_graph_module
 from pytest_regional._torch.key_details import tensor_text

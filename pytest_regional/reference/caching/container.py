@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pytest_regional._errors import RegionalError, RegionalWarning
+from pytest_regional._base.errors import RegionalError, RegionalWarning
 from pytest_regional.reference.caching.target import TargetFingerprint, this_machine
 
 

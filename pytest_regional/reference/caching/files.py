@@ -10,8 +10,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_regional import _private_folders
-from pytest_regional._private_folders import NotPrivateError
+from pytest_regional._base import private_folders
+from pytest_regional._base.private_folders import NotPrivateError
 from pytest_regional.reference.caching.container import (
     ArtifactError,
     ArtifactNotFoundError,
@@ -36,12 +36,12 @@ def require_private(folder: Path) -> None:
         OSError: it cannot be made.
     """
     try:
-        _private_folders.make_folder(folder)
+        private_folders.make_folder(folder)
     except NotADirectoryError as error:
         what = error.filename or folder
         raise NotAFileError(f"{what} is not a directory. Delete it, or choose another directory.") from error
     with _unsafe():
-        _private_folders.private_folder(folder)
+        private_folders.private_folder(folder)
 
 
 def require_own_file(path: Path, found: os.stat_result) -> None:
@@ -51,7 +51,7 @@ def require_own_file(path: Path, found: os.stat_result) -> None:
         ArtifactError: with what to do.
     """
     with _unsafe():
-        _private_folders.require_own(path, found)
+        private_folders.require_own(path, found)
 
 
 @contextlib.contextmanager

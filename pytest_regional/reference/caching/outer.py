@@ -10,8 +10,8 @@ from typing import Any
 
 import torch.fx
 
-from pytest_regional._cache_keys import CacheKey, KeyTexts, keep_texts, why_missed
-from pytest_regional._errors import RegionalError
+from pytest_regional._base.cache_keys import CacheKey, KeyTexts, keep_texts, why_missed
+from pytest_regional._base.errors import RegionalError
 from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.aot_autograd import serializable_compiler, with_serialization
 from pytest_regional._torch.autograd_cache import (

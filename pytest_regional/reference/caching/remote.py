@@ -19,8 +19,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
-from pytest_regional._secrets import masked, without_secrets_of
-from pytest_regional._text import shown
+from pytest_regional._base.secrets import masked, without_secrets_of
+from pytest_regional._base.text import shown
 from pytest_regional._torch import config
 from pytest_regional.reference.caching.container import (
     KIND,

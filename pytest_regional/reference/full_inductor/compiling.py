@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 import torch
 import torch.fx
 
-from pytest_regional._errors import RegionalValueError
-from pytest_regional._text import unknown_name
+from pytest_regional._base.errors import RegionalValueError
+from pytest_regional._base.text import unknown_name
 from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.aot_autograd import outputs_before_the_users, user_output_count
 from pytest_regional._torch.config import inductor_config

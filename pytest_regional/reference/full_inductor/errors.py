@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_regional._errors import RegionalError, RegionalWarning
+from pytest_regional._base.errors import RegionalError, RegionalWarning
 
 
 class FullInductorError(RegionalError, RuntimeError):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import torch.fx
 
-from pytest_regional._errors import RegionalWarning
+from pytest_regional._base.errors import RegionalWarning
 from pytest_regional._torch.fx_graphs import bodies_of
 from pytest_regional.reference.effects import Barrier, Edge, launches
 from pytest_regional.reference.gradients import with_sums_of_gradients

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import torch.fx
 
-from pytest_regional._errors import RegionalValueError
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional.reference.effects import Edge
 from pytest_regional.reference.ordering.edges import add_control_deps
 from pytest_regional.reference.overlap.collectives import Collective, Cost, compute_cost, reads

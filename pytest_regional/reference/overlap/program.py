@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from pytest_regional._errors import RegionalValueError
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional._torch.operators import is_op_overload
 from pytest_regional._torch.tracing import size_hint
 from pytest_regional.reference.effects import effect_classes, order_edges, written_arguments

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch.fx
 
-from pytest_regional._errors import RegionalWarning
-from pytest_regional._text import plural
+from pytest_regional._base.errors import RegionalWarning
+from pytest_regional._base.text import plural
 from pytest_regional._torch.fx_graphs import (
     ANNOTATION,
     REGION_CONFIGS,

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.fx
 
-from pytest_regional._text import plural
+from pytest_regional._base.text import plural
 from pytest_regional.reference.ordering import AddedOrder, add_control_deps
 from pytest_regional.reference.overlap import Cost, OverlapPlan, compute_cost, overlap_collectives
 from pytest_regional.reference.pass_protocol import DEFAULT_GRAPHS, Pass

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from pytest_regional._errors import RegionalWarning
+from pytest_regional._base.errors import RegionalWarning
 from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.dynamo import original_of
 from pytest_regional._torch.fx_graphs import attribute, clone_graph, is_graph_module

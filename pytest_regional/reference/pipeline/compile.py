@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from pytest_regional._cache_keys import keep_texts, why_missed
+from pytest_regional._base.cache_keys import keep_texts, why_missed
 from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.aot_autograd import donate_nothing
 from pytest_regional._torch.autograd_cache import caches_are_on, count_outcome

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch.fx
 
-from pytest_regional import _pass_forms
-from pytest_regional._pass_forms import PassForm, PassFormUnknownError, form_of
-from pytest_regional._text import unknown_name
+from pytest_regional._base.text import unknown_name
+from pytest_regional._torch import pass_forms
+from pytest_regional._torch.pass_forms import PassForm, PassFormUnknownError, form_of
 from pytest_regional.reference.pass_protocol import DEFAULT_GRAPHS, GRAPH_KINDS, InvalidPassError, PipelineError
 from pytest_regional.reference.pass_uuids import checked_uuid
 
@@ -42,7 +42,7 @@ class DeclaredPass:
     @property
     def keeps_graph(self) -> bool:
         """Whether its return value is ignored: it changes a ``torch.fx.Graph`` in place."""
-        return self.form.takes == _pass_forms.GRAPH
+        return self.form.takes == pass_forms.GRAPH
 
     def call(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], graph: str) -> Any:
         """Call the pass on the module of a graph of kind ``graph``."""
@@ -146,7 +146,7 @@ def checked_kind(graph: object, where: str = "") -> str:
 
 def _form(given: Any) -> PassForm:
     try:
-        form = form_of(given, _pass_forms.MODULE, ("graph",), offers_inputs=True)
+        form = form_of(given, pass_forms.MODULE, ("graph",), offers_inputs=True)
     except PassFormUnknownError as error:
         raise InvalidPassError(f"{error}: {_WHAT_IS_ONE}.") from None
     if form is None:

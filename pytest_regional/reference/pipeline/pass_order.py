@@ -15,6 +15,7 @@ from typing import Any
 
 import torch.fx
 
+from pytest_regional._base.text import tuple_text
 from pytest_regional.reference.pass_protocol import PassOrderError
 from pytest_regional.reference.pipeline.pass_forms import DeclaredPass
 
@@ -296,7 +297,7 @@ def _kind(value: Any) -> str:
 
 
 def _shape(value: torch.Tensor) -> str:
-    return f"({', '.join(map(str, value.shape))}{',' * (value.dim() == 1)})"
+    return tuple_text([str(size) for size in value.shape])
 
 
 def _comparable(text: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import torch.fx
 from torch.fx.node import map_arg
 
-from pytest_regional._errors import RegionalError, RegionalWarning
+from pytest_regional._base.errors import RegionalError, RegionalWarning
 from pytest_regional._torch.compile_phases import logged
 from pytest_regional._torch.dynamo import restart_exceptions
 from pytest_regional._torch.operators import returns_nothing

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_regional._files import dumps
+from pytest_regional._base.files import dumps
 from pytest_regional.report.ci import kept_code
 from pytest_regional.report.document import BAD, OUTCOMES, SHOWN, RunReport, column_of, counter_totals, worst_margin
 from pytest_regional.report.facts import Facts

@@ -98,9 +98,9 @@ def test_after_{name}(regional):
 
 
 SHORT_GRACE = """
-from pytest_regional import _limits
+from pytest_regional._base import limits
 
-_limits.GRACE = 1
+limits.GRACE = 1
 """
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pytest_regional._cache_keys import KEYS
+from pytest_regional._base.cache_keys import KEYS
 
 
 def flip_a_bit(data: bytes) -> bytes:

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from pytest_regional._documents import DocumentError
+from pytest_regional._base.documents import DocumentError
 from pytest_regional._torch.tracing import base_of
 from pytest_regional.fuzz.draw.encoding import Options
 from pytest_regional.fuzz.draw.graphs import random_program

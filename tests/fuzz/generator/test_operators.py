@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from pytest_regional._errors import RegionalValueError
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional.fuzz import Block, Program, ProgramError, Region, Step
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.building import Builder, Refused, check_buildable
@@ -79,6 +79,7 @@ def test_a_loop_goes_on_with_the_strides_of_what_it_begins_with():
     assert fits == [True, False]
 
 
+@pytest.mark.slow("draws a program for each of 800 operators", fast="test_runs_and_backpropagates")
 def test_most_operators_take_other_dtypes():
     others = [name for name in operators() if name not in TRAINED]
     missing = [name for name in others if program_with(name, dtype="bfloat16", training=False) is None]

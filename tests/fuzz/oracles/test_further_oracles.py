@@ -14,7 +14,7 @@ from pytest_regional._torch.tracing import base_of
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Block, Program, Step
 from pytest_regional.fuzz.oracles import ORACLES, OracleViolationError, check
-from pytest_regional.fuzz.oracles.aliasing import moved_by_writes
+from pytest_regional.fuzz.oracles.further import moved_by_writes
 from pytest_regional.fuzz.oracles.rewrites import KINDS, rewritten
 from pytest_regional.testing import regional
 

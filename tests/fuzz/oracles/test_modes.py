@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_regional._errors import RegionalValueError
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional.fuzz.modes import MODES, in_mode, mode_of
 from pytest_regional.fuzz.oracles import check
 from pytest_regional.testing import regional

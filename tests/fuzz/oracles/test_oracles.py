@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pytest_regional import BackendSpec, BadProgramError, GraphCapabilities, declared, unsupported
-from pytest_regional._errors import RegionalValueError
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional._torch.config import patched_config
 from pytest_regional._torch.dynamo import registered_backend
 from pytest_regional._torch.inductor import artifact_behind

@@ -32,6 +32,7 @@ def test_the_first_wrong_value(wrong_sine, backend):
     assert found.sentence == f"region 'second', sin ({found.where}): its value differs first; tanh is right"
 
 
+@pytest.mark.slow("searches with some ten compiles", fast="test_the_first_wrong_value")
 def test_the_first_wrong_gradient(wrong_sine):
     """The backward of a cosine has a sine, so the gradient of what goes into the cosine is wrong."""
 
@@ -162,6 +163,7 @@ def two_products(x, w):
         return ((x @ w).sin() * 2).tanh()
 
 
+@pytest.mark.slow("searches with some ten compiles", fast="test_the_first_wrong_value")
 def test_two_backends(wrong_sine):
     """Both have the wrong sine, so they agree with each other, and neither agrees with eager."""
     with regional("reference", "cpu", expects_regions=False) as r:

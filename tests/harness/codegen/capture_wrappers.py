@@ -126,7 +126,7 @@ def generated(name: str) -> list[tuple[str, str]]:
         # The code need not run: what fails after it was generated is no concern here.
         with contextlib.suppress(Exception):
             made.run(function, *moved)
-        return [(source.graph, source.text) for source in made._observer.code(0)]
+        return [(source.graph, source.text) for source in made.observer.code(0)]
 
 
 @contextlib.contextmanager

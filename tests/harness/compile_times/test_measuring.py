@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 
 import pytest
+import torch
 
 from pytest_regional import region
-from pytest_regional._errors import RegionalValueError
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional._torch import compile_phases
 from pytest_regional._torch.compile_phases import PHASES
 from pytest_regional.harness.compile_times import CompileTimes
@@ -58,13 +59,14 @@ def test_counters_hold_one_compile_and_the_test_is_not_vacuous():
         assert r.counters["recompiles"] == 0
 
 
+@pytest.mark.slow("compiles C++ again", fast="test_phases_of_cold_compiles_add_up_and_each_takes_time")
 def test_arguments_and_random_numbers_stay_as_they_were():
     def writes(x):
         with region("first"):
             return x.add_(1)
 
     with regional("reference") as r:
-        x = r.zeros(4)
+        x = torch.zeros(4, device=r.device)
         r.compile_times(writes, x, repeat=1)
         drawn = r.rand(2)
         assert x.tolist() == [0, 0, 0, 0]

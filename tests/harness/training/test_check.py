@@ -24,6 +24,10 @@ def test_the_backend_under_test_compiles_once():
             assert_training_parity(harness, Small(), batches(harness), loss=LOSS, level="bitwise")
 
 
+@pytest.mark.slow(
+    "compiles a model and trains it",
+    fast="tests/harness/training/test_rounding.py::test_a_row_without_a_gradient_is_a_difference_there_too",
+)
 def test_inductor_with_dropout():
     with regional("inductor", expects_regions=False) as harness:
         report = assert_training_parity(harness, Small(), batches(harness, 3), loss=LOSS)

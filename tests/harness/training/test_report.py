@@ -78,7 +78,7 @@ def test_a_missing_gradient_is_reported_before_large_errors():
 def test_a_report_of_the_run_shows_five_errors_of_a_training_and_counts_the_others():
     harness = SimpleNamespace(
         _parity_reports=[everything_wrong()],
-        _observer=SimpleNamespace(sources=[], log=SimpleNamespace(since=list)),
+        observer=SimpleNamespace(sources=[], log=SimpleNamespace(since=list)),
     )
     details = details_of(harness, new_drawer())
     assert [one["where"] for one in details["errors"]] == [

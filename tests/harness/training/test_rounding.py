@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+import pytest
 import torch
 from torch import nn
 
@@ -55,6 +56,7 @@ def trained(seed, **changed):
     )
 
 
+@pytest.mark.slow("trains three times", fast="test_a_row_without_a_gradient_is_a_difference_there_too")
 def test_a_kink_on_whose_sides_rounding_decides_is_no_difference():
     measured = 0
     for seed in range(8):

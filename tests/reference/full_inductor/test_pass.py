@@ -9,7 +9,7 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch._inductor.graph import GraphLowering
 from torch._inductor.output_code import CompiledFxGraph
 
-from pytest_regional._errors import RegionalValueError
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional.reference import FullInductor, NumericsWarning, full_inductor
 from pytest_regional.reference.full_inductor import FullInductorError, MissingValueError
 from pytest_regional.testing import kernels_not_built

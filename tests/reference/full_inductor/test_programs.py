@@ -28,6 +28,9 @@ def norms(x, w):
     return torch.softmax(h, -1)
 
 
+@pytest.mark.slow(
+    "compiles a whole program for eager's results, as suites/full_graph does", fast="test_a_wrong_decomposition_is_seen"
+)
 def test_norms_softmax_and_dropout_with_the_random_numbers_of_eager():
     """The values are eager's. The backward draws once more (docs/findings/backward_draws_for_nothing.py)."""
     with harness() as made:
@@ -49,11 +52,17 @@ class Convolution(torch.nn.Module):
         return functional.relu(self.norm(self.convolution(x)))
 
 
+@pytest.mark.slow(
+    "compiles a whole program for eager's results, as suites/full_graph does", fast="test_a_wrong_decomposition_is_seen"
+)
 def test_batch_norm_writes_its_buffers():
     with harness() as made:
         check(made, Convolution(), leaf(made, 2, 2, 6, 6))
 
 
+@pytest.mark.slow(
+    "compiles a whole program for eager's results, as suites/full_graph does", fast="test_a_wrong_decomposition_is_seen"
+)
 def test_indexed_writes_views_and_written_inputs():
     def fn(w, x, rows, total):
         total.add_(1)
@@ -66,6 +75,9 @@ def test_indexed_writes_views_and_written_inputs():
         check(made, fn, leaf(made, 4, 4), leaf(made, 3, 4), rows, made.randn(4))
 
 
+@pytest.mark.slow(
+    "compiles a whole program for eager's results, as suites/full_graph does", fast="test_a_wrong_decomposition_is_seen"
+)
 def test_recomputed_dropout_draws_the_same_numbers():
     def fn(x, w):
         return checkpoint(lambda y: functional.dropout(torch.sin(y @ w), 0.5) * y, x, use_reentrant=False)
@@ -89,6 +101,9 @@ class Scaled(torch.autograd.Function):
         return 2 * gradient * x.exp()
 
 
+@pytest.mark.slow(
+    "compiles a whole program for eager's results, as suites/full_graph does", fast="test_a_wrong_decomposition_is_seen"
+)
 def test_operators_and_autograd_functions_of_the_user():
     op = custom_op("sine")
     with harness() as made:
@@ -96,6 +111,9 @@ def test_operators_and_autograd_functions_of_the_user():
         assert "full_inductor_tests.sine.default" in ops(made.backend_object.seen[0])
 
 
+@pytest.mark.slow(
+    "compiles a whole program for eager's results, as suites/full_graph does", fast="test_a_wrong_decomposition_is_seen"
+)
 def test_branches():
     def fn(x):
         return torch.cond(x.sum() > 0, lambda v: functional.gelu(v), lambda v: functional.silu(v) * 2, (x.sin(),))
@@ -104,6 +122,9 @@ def test_branches():
         check(made, fn, leaf(made, 4))
 
 
+@pytest.mark.slow(
+    "compiles a whole program for eager's results, as suites/full_graph does", fast="test_a_wrong_decomposition_is_seen"
+)
 def test_one_graph_for_many_sizes():
     def fn(x, w):
         return torch.softmax(functional.gelu(x @ w), -1) / x.shape[0]
@@ -132,6 +153,9 @@ def test_inference_writes_buffers_at_the_end_of_the_graph():
         assert "aten.copy_.default" in ops(graph)
 
 
+@pytest.mark.slow(
+    "compiles a whole program for eager's results, as suites/full_graph does", fast="test_a_wrong_decomposition_is_seen"
+)
 def test_flex_attention_without_gradients():
     from torch.nn.attention.flex_attention import flex_attention
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_regional._errors import RegionalValueError
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional.reference import add_control_deps, overlap_collectives
 from tests.reference.overlap.graphs import ATEN, BIG, C10D, SMALL, Builder, names, node
 from tests.reference.overlap.interpreter import RaceError, run

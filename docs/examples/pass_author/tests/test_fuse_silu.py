@@ -51,7 +51,7 @@ def test_compiled_with_the_pass_it_is_eager_still(regional, inputs):
 
 @pytest.mark.regional_compile(requires=("regions",))
 def test_the_new_operator_is_in_the_region_of_the_old_one(regional, inputs):
-    record = regional.observe(regional.compile(gated, pre_grad_pass=FuseSiLU()), *inputs)
+    record = regional.run(regional.compile(gated, pre_grad_pass=FuseSiLU()), *inputs, as_is=True)
     assert "aten.silu.default" in record.region("gate", graph="forward").ops
     assert "aten.sigmoid.default" not in record.graphs[0].ops
 
@@ -62,7 +62,7 @@ def test_a_hit_costs_no_run_of_the_pass(regional, pre_grad_pass, inputs):
     for hits, misses in ((0, 1), (1, 0)):
         with regional.expect(cache_hits=hits, cache_misses=misses, pre_grad_calls=misses):
             # Whole-graph Inductor keeps a graph that trains once its backward has been compiled.
-            regional.observe(regional.compile(gated, pre_grad_pass=fusing), *inputs)
+            regional.run(regional.compile(gated, pre_grad_pass=fusing), *inputs, as_is=True)
         regional.restart()
 
 

@@ -46,7 +46,7 @@ def test_a_job_that_starts_again_compiles_nothing(regional, tokens):
     model = make(regional, layers=2)
     for hits, misses in ((0, 1), (1, 0)):
         with regional.expect(cache_hits=hits, cache_misses=misses):
-            regional.observe(regional.compile(model), tokens)
+            regional.run(regional.compile(model), tokens, as_is=True)
         regional.restart()
     assert regional.counters.recompiles == 0
 
@@ -54,7 +54,7 @@ def test_a_job_that_starts_again_compiles_nothing(regional, tokens):
 def first_loss(regional):
     torch.manual_seed(0)
     model = make(regional, layers=2)
-    return regional.observe(regional.compile(model), torch.arange(26).view(2, 13) % 64).output.item()
+    return regional.run(regional.compile(model), torch.arange(26).view(2, 13) % 64, as_is=True).output.item()
 
 
 @pytest.mark.regional_compile(requires=("outer_cache",))

@@ -1,0 +1,322 @@
+"""Limits of time and memory: how they are written, how they hold around a block, and interrupts."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import re
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from _pytest.outcomes import Failed
+
+from pytest_regional._base import processes, stacks
+
+#: Seconds. Timers count no shorter ones reliably, and a run of a year has no limit.
+LEAST_SECONDS, MOST_SECONDS = 0.1, 365 * 24 * 3600
+SECONDS = f"a number of seconds from {LEAST_SECONDS:g} to {MOST_SECONDS} (a year), such as 120 or 2.5"
+
+
+def seconds_of(value: object) -> float:
+    """Return the seconds that ``value``, a number or its text, stands for.
+
+    Raises:
+        ValueError: it is no number, or none from :data:`LEAST_SECONDS` to :data:`MOST_SECONDS`; says what was expected.
+    """
+    try:
+        seconds = float(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else 0.0
+    except (ValueError, OverflowError):
+        seconds = 0.0
+    if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
+        raise ValueError(f"expected {SECONDS}")
+    return seconds
+
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+#: The least that a test takes beyond its process (the first compile of one region, torch 2.13.0: more than 32M), and
+#: more than any machine has.
+LEAST_BYTES, MOST_BYTES = 64 * 2**20, 1024 * 2**40
+
+#: What torch says where an allocation fails; Python itself raises ``MemoryError``.
+_TORCH_SAYS = "can't allocate memory"
+
+
+def bytes_of(text: str) -> int:
+    """Return the number of bytes that ``text`` names: ``4G``, ``500M``, ``1.5g``.
+
+    Raises:
+        ValueError: no such number, none above 0, or one that no address reaches.
+    """
+    found = re.fullmatch(r"\s*([\d.]+)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
+    if found is None:
+        raise ValueError(text)
+    number = float(found[1]) * _UNITS[found[2].upper()]
+    if not 1 <= number < 2**63:
+        raise ValueError(text)
+    return int(number)
+
+
+def memory_of(text: str) -> int:
+    """Return the bytes of a limit of memory, as people give it.
+
+    Raises:
+        ValueError: no size, or none from :data:`LEAST_BYTES` to :data:`MOST_BYTES`; says what was expected.
+    """
+    try:
+        size = bytes_of(text)
+    except ValueError:
+        size = 0
+    if not LEAST_BYTES <= size <= MOST_BYTES:
+        raise ValueError(
+            f"expected a size from {LEAST_BYTES // 2**20}M, which the smallest test takes, to "
+            f"{MOST_BYTES // 2**40}T, such as 8G or 500M"
+        )
+    return size
+
+
+@dataclass
+class MemoryLimit:
+    """A limit on what the process takes, or none.
+
+    Attributes:
+        most: bytes beyond what the process has when it begins; ``None`` for no limit.
+        before: soft and hard limit of the process that were there before.
+    """
+
+    most: int | None = None
+    before: tuple[int, int] = (-1, -1)
+
+    def begin(self) -> None:
+        """Take effect, from what the process has now."""
+        import resource
+
+        self.before = _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        wanted = _taken() + (self.most or 0)
+        if hard != resource.RLIM_INFINITY:
+            wanted = min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
+
+    def end(self) -> None:
+        """Put the limit back that was there before."""
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_DATA, self.before)
+
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Count nothing that the block takes."""
+        if self.most is None:
+            yield
+            return
+        self.end()
+        try:
+            yield
+        finally:
+            self.begin()
+
+
+@contextlib.contextmanager
+def memory_limit(most: int | None) -> Iterator[MemoryLimit]:
+    """Let allocations fail once the process has taken ``most`` more bytes than it has now; ``None`` for no limit.
+
+    What is counted are the private writable pages of this process (``RLIMIT_DATA``, setrlimit(2)); processes that it
+    starts have the same limit each, counted from nothing. Linux; elsewhere nothing is limited. A failure of torch or
+    Python for want of memory gets a note that says whose limit it was.
+    """
+    if most is None or not _STATUS.exists():
+        yield MemoryLimit()
+        return
+    limit = MemoryLimit(most)
+    limit.begin()
+    try:
+        yield limit
+    except Exception as error:
+        said = isinstance(error, MemoryError) or _TORCH_SAYS in "".join(traceback.format_exception_only(error))
+        if said and hasattr(error, "add_note"):  # from Python 3.11 on
+            error.add_note(f"regional_memory lets a test take {most / 2**30:.3g} GiB")
+        raise
+    finally:
+        limit.end()
+
+
+_STATUS = Path("/proc/self/status")
+
+
+def _taken() -> int:
+    found = re.search(r"^VmData:\s+(\d+) kB", _STATUS.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
+
+
+class RegionalTimeoutError(Failed):
+    """A test or a program ran longer than it may; the message says by which limit, and holds the stacks of all threads.
+
+    Not an ``Exception``: comparing what a program raises must not take it for the program's own.
+    """
+
+
+#: Seconds for which code that cannot be interrupted may go on past its limit.
+GRACE = 10.0
+
+
+@dataclass
+class TimeLimit:
+    """A limit of so many ``seconds``, or none.
+
+    Attributes:
+        seconds: ``None`` for no limit.
+        stderr: the file that the stacks of code which cannot be interrupted are written to.
+        phase: what is limited, as a message names it; empty for the call of a test.
+        error: what was raised when the limit was reached.
+        before: the processes that outlive it.
+    """
+
+    seconds: float | None = None
+    stderr: int = 2
+    phase: str = ""
+    error: RegionalTimeoutError | None = None
+    before: set[processes.Identity] = field(default_factory=set)
+
+    def spare_processes(self) -> None:
+        """Keep the processes that run now when the limit is reached."""
+        if self.seconds is not None:
+            self.before |= processes.descendants()
+
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Stop the clock while the block runs."""
+        if self.seconds is None:
+            yield
+            return
+        left = self.disarm()
+        try:
+            yield
+        finally:
+            self.arm(left)
+
+    def arm(self, seconds: float) -> None:
+        """Interrupt in ``seconds`` (0: no more), and end the process :data:`GRACE` seconds later."""
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        faulthandler.dump_traceback_later(seconds + GRACE, exit=True, file=self.stderr)
+
+    def disarm(self) -> float:
+        """Interrupt no more; return the seconds that were left, 0 where the limit was reached."""
+        faulthandler.cancel_dump_traceback_later()
+        return signal.setitimer(signal.ITIMER_REAL, 0)[0]
+
+    def reached(self, frame: FrameType | None) -> RegionalTimeoutError:
+        """End what was started; return the error, which says where all threads are."""
+        phase = f" of {self.phase}" if self.phase else ""
+        return _ended(f"still running after --regional-timeout={self.seconds:g} seconds{phase}", self.before, frame)
+
+
+def _ended(said: str, before: set[processes.Identity], frame: FrameType | None) -> RegionalTimeoutError:
+    running = processes.started_after(before)
+    started, threads = stacks.of_processes(running), stacks.of_threads(frame)
+    # What one of them started meanwhile is among the second.
+    ended = {*processes.end(running), *processes.end(processes.started_after(before))}
+    also = f"; processes that it had started were ended: {len(ended)}" if ended else ""
+    return RegionalTimeoutError(f"{said}{also}\n{started}{threads}")
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float | None, stderr: int = 2, phase: str = "") -> Iterator[TimeLimit]:
+    """Raise :class:`RegionalTimeoutError` inside when it takes longer than ``seconds``, and end what it started.
+
+    Uses ``SIGALRM``, hence the main thread and no Windows; elsewhere it does nothing, as a timeout that cannot
+    interrupt would only report late. Python runs no handler while code of another language does: where that goes on
+    for :data:`GRACE` seconds more, the stacks of all threads are written to the file ``stderr`` and the process ends.
+    Under pytest-xdist that is the end of one worker, and of the test that it ran.
+    """
+    usable = hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread()
+    if seconds is None or not usable:
+        yield TimeLimit()
+        return
+    limit = TimeLimit(seconds, stderr, phase)
+    limit.spare_processes()
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        # The alarm of the grace stays set: what catches this error and goes on ends then.
+        limit.error = limit.reached(frame)
+        raise limit.error
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    limit.arm(seconds)
+    try:
+        yield limit
+    finally:
+        limit.disarm()
+        signal.signal(signal.SIGALRM, previous)
+
+
+@contextlib.contextmanager
+def cpu_limit(seconds: float) -> Iterator[None]:
+    """Raise :class:`RegionalTimeoutError` inside once it used ``seconds`` of processor time, and end what it started.
+
+    Processes that it started count, and other work on the machine does not. What uses less than a hundredth of a core
+    for ``seconds`` of the clock waits for something that does not come, and is interrupted too. Uses ``SIGALRM``, as
+    :func:`time_limit` does, and like that does nothing without it. Where code of another language lets no handler run
+    for four times as long and 30 times :data:`GRACE`, by the clock, the process ends, with the stacks of all threads.
+    """
+    if not hasattr(signal, "SIGALRM") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before, begun, seen = processes.descendants(), processes.cpu_seconds_of(os.getpid()), time.monotonic()
+    last, longest = begun, 4 * seconds + 30 * GRACE
+
+    def look(signum: int, frame: FrameType | None) -> None:
+        nonlocal last, seen
+        faulthandler.dump_traceback_later(longest, exit=True, file=2)
+        used, now = processes.cpu_seconds_of(os.getpid()), time.monotonic()
+        if used - begun >= seconds:
+            raise _ended(f"still running after {seconds:g} seconds of processor time", before, frame)
+        if now - seen >= seconds:
+            if used - last < (now - seen) / 100:
+                raise _ended(f"waiting for {seconds:g} seconds, without use of a processor", before, frame)
+            last, seen = used, now
+
+    previous = signal.signal(signal.SIGALRM, look)
+    try:
+        faulthandler.dump_traceback_later(longest, exit=True, file=2)
+        signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        faulthandler.cancel_dump_traceback_later()
+        signal.signal(signal.SIGALRM, previous)
+
+
+class Interrupts:
+    """While the context lasts, remember that an interrupt came, besides raising :class:`KeyboardInterrupt`.
+
+    Outside of the main thread, where no signal arrives, it does nothing.
+
+    Attributes:
+        came: whether one came.
+    """
+
+    def __init__(self) -> None:
+        self.came = False
+        self._in_main_thread = threading.current_thread() is threading.main_thread()
+
+    def __enter__(self) -> Interrupts:
+        """Begin."""
+        if self._in_main_thread:
+            self._previous = signal.signal(signal.SIGINT, self._interrupt)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Restore the earlier handler."""
+        if self._in_main_thread:
+            signal.signal(signal.SIGINT, self._previous)
+
+    def _interrupt(self, signum: int, frame: FrameType | None) -> None:
+        self.came = True
+        raise KeyboardInterrupt

@@ -1,0 +1,96 @@
+"""Property tests with the ``regional`` fixture: a reset before every example, and the health check switched off.
+
+Hypothesis refuses function-scoped fixtures because they are not reset between examples; ``regional`` is, here. It is
+imported only by users who use it: nothing below touches it for a test without ``@given``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import traceback
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_regional._base.limits import TimeLimit
+    from pytest_regional.harness.regional import Regional
+
+
+class _TimeIsUp(BaseException):
+    """The time limit of a test: Hypothesis would take the limit's own error for that of one example, and go on."""
+
+
+_SETTINGS = "_hypothesis_internal_use_settings"
+
+
+@contextlib.contextmanager
+def adapted(item: pytest.Item, regional: Regional, limit: TimeLimit) -> Iterator[None]:
+    """While the context lasts, reset ``regional`` before each example of ``item``'s property test.
+
+    Args:
+        item: any test.
+        regional: its harness.
+        limit: the time limit of the whole test.
+    """
+    function: Any = getattr(item, "obj", None)
+    if not getattr(function, "is_hypothesis_test", False):
+        yield
+        return
+    handle = function.hypothesis
+    owner: Any = getattr(function, "__func__", function)
+    inner, settings = handle.inner_test, getattr(owner, _SETTINGS, None)
+
+    failures: list[str] = []
+
+    @functools.wraps(inner)
+    def one_example(*arguments: Any, **keywords: Any) -> Any:
+        if limit.error:
+            raise _TimeIsUp
+        try:
+            regional.reset()
+            return inner(*arguments, **keywords)
+        except BaseException as error:
+            if limit.error:
+                raise _TimeIsUp from None
+            failures.append("".join(traceback.format_exception_only(error)).strip())
+            raise
+
+    handle.inner_test = one_example
+    setattr(owner, _SETTINGS, _answered(settings))
+    try:
+        yield
+    except BaseException:
+        if limit.error is None:
+            raise
+        if failures:
+            limit.error.add_note(f"Before that an example had failed, the last with: {failures[-1]}")
+        raise limit.error from None
+    finally:
+        handle.inner_test = inner
+        if settings is None:
+            delattr(owner, _SETTINGS)
+        else:
+            setattr(owner, _SETTINGS, settings)
+
+
+def _answered(settings: Any) -> Any:
+    """Return ``settings`` without the health check, and without Hypothesis's default deadline of 200 ms.
+
+    A compile takes seconds. A deadline that the test chose itself is kept.
+    """
+    import hypothesis
+
+    chosen: Any = settings or hypothesis.settings.default
+    default = hypothesis.settings.get_profile("default").deadline
+    return hypothesis.settings(
+        parent=chosen,
+        deadline=None if chosen.deadline == default else chosen.deadline,
+        suppress_health_check={
+            hypothesis.HealthCheck.function_scoped_fixture,
+            hypothesis.HealthCheck.too_slow,
+            *chosen.suppress_health_check,
+        },
+    )
