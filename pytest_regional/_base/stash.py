@@ -60,7 +60,7 @@ SHARD_ARGUMENT = "_regional_fuzz_shard"
 
 
 def is_fuzz_test(item: pytest.Item) -> bool:
-    """Tell whether ``item`` spends a budget of its own, program by program."""
+    """Tell whether ``item`` is a fuzz test: it draws programs until its budget is spent."""
     return SHARD_ARGUMENT in getattr(item, "fixturenames", ())
 
 

@@ -28,7 +28,7 @@ from pytest_regional.harness.options import CompileOptions
 from pytest_regional.harness.parity.execution import cotangents_for
 from pytest_regional.harness.pre_grad_passes import runs_counted
 
-#: Outside of experiments.
+#: Outside of experiments; compared by identity, as an experiment may change nothing, too.
 _NO_CHANGE = Change()
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from pytest_regional.harness.vacuity import check_not_vacuous
 
 
 class InputFactories:
@@ -52,21 +53,26 @@ def old_name(regional: Any, name: str) -> Any:
     Warns:
         DeprecationWarning: what to write instead.
     """
-    old: dict[str, tuple[str, Callable[[], Any]]] = {
-        one: (
-            f"torch.{one}(..., device=regional.device)",
-            functools.partial(functools.partial, getattr(torch, one), device=vars(regional).get("device")),
+    instead: str
+    value: Any
+    if name in _FACTORIES:
+        instead = f"torch.{name}(..., device=regional.device)"
+        value = functools.partial(getattr(torch, name), device=regional.device)
+    elif name == "observe":
+        instead, value = "regional.run(..., as_is=True)", functools.partial(regional.run, as_is=True)
+    elif name == "variants":
+        instead, value = "regional.spec.variants", regional.spec.variants
+    elif name == "compiles_graphs":
+        instead, value = "regional.spec.graph_pass", regional.spec.graph_pass is not None
+    elif name == "check_not_vacuous":
+        instead, value = (
+            "pytest_regional.testing.regional, which checks at its end",
+            functools.partial(check_not_vacuous, regional),
         )
-        for one in _FACTORIES
-    }
-    old["observe"] = ("regional.run(..., as_is=True)", lambda: functools.partial(regional.run, as_is=True))
-    old["variants"] = ("regional.spec.variants", lambda: regional.spec.variants)
-    old["compiles_graphs"] = ("regional.spec.graph_pass", lambda: regional.spec.graph_pass is not None)
-    if name not in old:
+    else:
         raise AttributeError(f"{type(regional).__name__!r} object has no attribute {name!r}")
-    instead, make = old[name]
     warnings.warn(f"regional.{name} goes with 1.0: use {instead}", DeprecationWarning, stacklevel=3)
-    return make()
+    return value
 
 
 def seed_torch(seed: int) -> None:

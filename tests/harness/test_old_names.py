@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pytest_regional import VacuousTestError
 from pytest_regional.testing import regional
 
 from .programs import pair, product
@@ -32,6 +33,13 @@ def test_calls_of_what_is_compiled():
             assert r.variants is r.spec.variants
         with pytest.warns(DeprecationWarning, match="spec.graph_pass"):
             assert r.compiles_graphs == (r.spec.graph_pass is not None)
+
+
+def test_the_check_at_the_end():
+    with regional("torch", "cpu", expects_regions=False) as r:
+        with pytest.warns(DeprecationWarning, match="testing.regional"), pytest.raises(VacuousTestError):
+            r.check_not_vacuous()
+        r.compile(product)(*pair(r))
 
 
 def test_a_name_that_never_was():

@@ -101,7 +101,7 @@ def code_of(test):
 
 
 FAILS_NINE_TIMES = pytest.mark.slow(
-    "compiles nine programs, and searches what is to blame",
+    "compiles nine programs, and searches for their culprits",
     fast="test_the_path_is_there_after_the_run_and_the_line_is_that_of_the_kernel",
 )
 

@@ -122,9 +122,6 @@ def _buildable(what: str, program: Program) -> list[tuple[str, Program]]:
     return [(what, program)]
 
 
-__all__ = ["ORACLES"]
-
-
 def check_verified(example: ExampleRun) -> None:
     """Raise where a property of a kernel is refuted; the refutation was replayed by the emulator."""
     verification = example.regional.verification
@@ -165,9 +162,6 @@ def check_own_random(example: ExampleRun) -> None:
     if found:
         detail = f"with the backend's own random numbers: {'; '.join(map(str, found[:4]))}"
         raise example.violation("own_random", "run", detail, origin=kinds_of(found))
-
-
-__all__ = ["ORACLES"]
 
 
 def check_alias_probe(example: ExampleRun) -> None:
@@ -248,9 +242,6 @@ def check_input_forms(example: ExampleRun) -> None:
         raise example.violation("input_forms", "run", detail, origin=kinds_of(mismatches))
 
 
-__all__ = ["ORACLES", "moved_by_writes"]
-
-
 ORACLES = (
     Oracle(
         "further_calls",
@@ -296,3 +287,5 @@ ORACLES = (
         place=30,
     ),
 )
+
+__all__ = ["ORACLES", "moved_by_writes"]
