@@ -29,6 +29,7 @@ def test_calls_of_what_is_compiled():
         assert record.counters.graphs == 1
         with r.no_compile():
             assert r.run(compiled, *pair(r), as_is=True).counters.graphs == 0
+            assert r.run(torch.neg, r.randn(3), as_is=True).counters.traces == 0
         with pytest.warns(DeprecationWarning, match="spec.variants"):
             assert r.variants is r.spec.variants
         with pytest.warns(DeprecationWarning, match="spec.graph_pass"):

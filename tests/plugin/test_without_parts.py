@@ -52,3 +52,4 @@ def test_a_fuzz_test_fails_and_says_what_it_needs(pytester, hidden):
     pytester.makepyfile(test_it=PARITY.replace("test_parity(regional)", "test_parity(regional, regional_fuzz)"))
     result = in_a_process(pytester, "--regional-backend=aot_eager", "--regional-device=cpu")
     result.stdout.fnmatch_lines(["*regional_fuzz needs the package pytest_regional.fuzz, which is not here*"])
+    result.stdout.no_fnmatch_line("*ModuleNotFoundError*")
