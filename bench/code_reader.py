@@ -16,7 +16,7 @@ from unittest import mock
 
 import torch
 
-from pytest_regional._torch import codegen
+from pytest_regional._torch import inductor
 from pytest_regional.harness.codegen import events_of
 from pytest_regional.harness.observe import observer
 from pytest_regional.harness.record import GeneratedCode
@@ -97,7 +97,7 @@ class Clock:
 def listening_timed() -> Iterator[Clock]:
     """Count what the harness does while Inductor generates."""
     clock = Clock()
-    places = ((codegen, "_fused"), (codegen, "_extern"), (observer, "origins_of"))
+    places = ((inductor, "_fused"), (inductor, "_extern"), (observer, "origins_of"))
     patches = [mock.patch.object(place, name, clock.timed(getattr(place, name))) for place, name in places]
     for patch in patches:
         patch.start()

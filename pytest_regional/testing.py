@@ -11,19 +11,20 @@ Example::
 from __future__ import annotations
 
 import contextlib
+import unittest
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional._base.errors import RegionalValueError
-from pytest_regional._base.seeds import DEFAULT_SEED
+from pytest_regional._base.text import DEFAULT_SEED
+from pytest_regional._torch.distributed import fake_process_group as fake_pg
 from pytest_regional._torch.inductor import kernels_not_built
 from pytest_regional._torch.pass_forms import pass_form
 from pytest_regional.harness.counters import Bound, Counters, at_least, at_most
 from pytest_regional.harness.devices.device import EMULATED, kind_of_device
 from pytest_regional.harness.devices.emulated import check_refuted
 from pytest_regional.harness.devices.on_device import device_limit
-from pytest_regional.harness.distributed import fake_process_group as fake_pg
 from pytest_regional.harness.options import CompileOptions
 from pytest_regional.harness.pre_grad_passes import counting_pass as pre_grad_pass
 from pytest_regional.harness.pre_grad_passes import replacing
@@ -134,8 +135,6 @@ def regional(
 
 
 def _skip_without(made: Regional, requires: Sequence[str]) -> None:
-    import unittest
-
     for name in requires:
         support = made.supports(name)
         if not support:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
+from pytest_regional._base.documents import DocumentError, read
 from pytest_regional._base.files import dumps, write_whole
 from pytest_regional._base.text import plural
 
@@ -117,8 +118,6 @@ def why_missed(folder: Path, texts: KeyTexts) -> str:
 
 
 def _stored(folder: Path) -> Iterator[KeyTexts]:
-    from pytest_regional._base.documents import DocumentError, read
-
     with contextlib.suppress(OSError):
         newest = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
         for path in newest[:_MOST]:

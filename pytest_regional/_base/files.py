@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import math
 import os
@@ -111,3 +113,160 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(one) for one in value]
     return value
+
+
+_NOT_REGULAR = (errno.ELOOP, errno.ENXIO, errno.ENODEV)  # a link where none is followed, a socket, a device
+
+
+class NotPrivateError(RegionalError):
+    """Somebody else could have written what is about to be read.
+
+    Attributes:
+        fault: what is wrong, a sentence without its end.
+        remedy: what to do, a sentence.
+    """
+
+    def __init__(self, fault: str, remedy: str) -> None:
+        super().__init__(f"{fault}. {remedy}")
+        self.fault = fault
+        self.remedy = remedy
+
+
+def make_folder(folder: Path) -> None:
+    """Make ``folder`` and what is missing above it, for their owner alone.
+
+    Raises:
+        NotADirectoryError: something on the way is no folder.
+        OSError: no permission, no space.
+    """
+    if folder.is_dir():
+        return
+    try:
+        make_folder(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from error
+
+
+def private_folder(folder: str | os.PathLike[str]) -> str:
+    """Return where ``folder`` is, links followed, which is a private folder.
+
+    Raises:
+        NotPrivateError: somebody else could write to it, or exchange it.
+        OSError: it is not there.
+    """
+    place = os.path.realpath(folder)
+    above, found = os.sep, os.lstat(os.sep)
+    # From the top, so that what has been looked at is settled when what is in it is looked at.
+    for name in filter(None, place.split(os.sep)):
+        _require_settled(place, above, found)
+        above = os.path.join(above, name)
+        found = os.lstat(above)
+    require_own(place, found)
+    return place
+
+
+def private_tree(folder: str | os.PathLike[str]) -> str:
+    """Return where ``folder`` is, as :func:`private_folder`, with nothing in it that somebody else can have written.
+
+    Raises:
+        NotPrivateError: something in it is somebody else's, or neither a file nor a folder.
+        OSError: it is not there.
+    """
+    place = private_folder(folder)
+    _require_own_below(place)
+    return place
+
+
+def _require_own_below(folder: str) -> None:
+    for entry in os.scandir(folder):
+        with contextlib.suppress(FileNotFoundError):  # another process of ours was done with it
+            found = entry.stat(follow_symlinks=False)
+            _require_kind(entry.path, stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode))
+            require_own(entry.path, found)
+            if stat.S_ISDIR(found.st_mode):
+                _require_own_below(entry.path)
+
+
+def open_private(path: str) -> int:
+    """Open the regular file ``path`` for reading and return its descriptor; no link is followed, no pipe waited for.
+
+    Raises:
+        NotPrivateError: somebody else owns it or can write to it, or it is something else.
+        FileNotFoundError: there is none.
+        OSError: it cannot be read.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        _require_kind(path, error.errno not in _NOT_REGULAR)
+        raise
+    try:
+        found = os.fstat(descriptor)
+        _require_kind(path, stat.S_ISREG(found.st_mode))
+        require_own(path, found)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def require_own(path: str | os.PathLike[str], found: os.stat_result) -> None:
+    """Refuse a file or folder that somebody else owns or can write to.
+
+    Raises:
+        NotPrivateError: with the command that mends it.
+    """
+    _require_kind(path, not stat.S_ISLNK(found.st_mode))
+    if not hasattr(os, "geteuid"):
+        return  # Windows, where a file's mode says nothing of who may write to it
+    if not _trusted(found.st_uid):
+        raise NotPrivateError(
+            f"{path} is owned by user {found.st_uid}, and this is user {os.geteuid()}",
+            f"Choose a folder of your own, or run: chown -R {os.geteuid()} {path}",
+        )
+    if found.st_mode & stat.S_IWOTH:
+        raise NotPrivateError(f"{path} can be written to by everybody", f"Run: chmod go-w {path}")
+    if found.st_mode & stat.S_IWGRP and not _own_group(found.st_gid):
+        raise NotPrivateError(f"{path} can be written to by its group", f"Run: chmod g-w {path}")
+
+
+def _require_settled(place: str, above: str, found: os.stat_result) -> None:
+    """Refuse a folder above ``place`` in which somebody else could exchange what leads to it."""
+    _require_kind(above, stat.S_ISDIR(found.st_mode))
+    if not _trusted(found.st_uid):
+        raise NotPrivateError(
+            f"{place} can be exchanged by user {found.st_uid}, who owns {above}",
+            "Choose a folder below one of your own",
+        )
+    if found.st_mode & stat.S_ISVTX:
+        return  # There only the owner of what is in it can exchange that.
+    if found.st_mode & stat.S_IWOTH:
+        raise NotPrivateError(
+            f"{place} can be exchanged by everybody, who can write to {above}", f"Run: chmod o-w {above}"
+        )
+    if found.st_mode & stat.S_IWGRP and not _own_group(found.st_gid):
+        raise NotPrivateError(
+            f"{place} can be exchanged by a group, which can write to {above}", f"Run: chmod g-w {above}"
+        )
+
+
+def _require_kind(path: str | os.PathLike[str], right: bool) -> None:
+    if not right:
+        raise NotPrivateError(f"{path} is a link, a pipe, or something else that was not put there by us", "Delete it")
+
+
+def _trusted(user: int) -> bool:
+    return user in (os.geteuid(), 0)
+
+
+def _own_group(group: int) -> bool:
+    """Say whether ``group`` is the private group that some systems give every user."""
+    import grp
+    import pwd
+
+    try:
+        user, entry = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+    except KeyError:
+        return False
+    return group == user.pw_gid and entry.gr_name == user.pw_name and set(entry.gr_mem) <= {user.pw_name}

@@ -10,25 +10,24 @@ Modules by area of PyTorch; later ones import earlier ones:
 * ``patching``: private functions that are replaced temporarily, and how.
 * ``operators``: types of operators, their schemas, higher-order ones, ``control_deps``.
 * ``tracing``: fake modes and values, symbolic sizes, the tracing context, the compile lock, dispatch modes.
-* ``fx_graphs``: node metadata and annotations, bodies and copies of graphs, their generated code, tracing to ATen.
-* ``pytree``: nested containers.
+* ``fx_graphs``: node metadata and annotations, bodies and copies of graphs, tracing to ATen; nested containers.
 * ``config``: the configuration modules of Dynamo, AOTAutograd and Inductor, and settings by name.
-* ``registrations``: what is registered for operators that are not torch's.
 * ``aot_autograd``: partitioners, donated buffers, metadata of gradients, serializable compilers, the backward engine.
 * ``dynamo``: backends by name, compiled callables, compiles ahead of time, errors, counters, resets, guards.
-* ``autograd_cache``: the lookups of AOTAutograd's cache, its keys and refusals.
-* ``key_details``: what those keys are made of, in words.
-* ``inductor``: custom passes, ``standalone_compile``, the steps of ``compile_fx``, output code, interpreted regions.
-* ``codegen``: launches of kernels as Inductor writes them, and the graph nodes behind each.
+* ``autograd_cache``: the lookups of AOTAutograd's cache, its keys, in words too, and refusals.
+* ``inductor``: custom passes, ``standalone_compile``, the steps of ``compile_fx``, output code, interpreted regions,
+  launches of kernels as Inductor writes them.
 * ``caches``: Inductor's cache directory, files of generated code, portable artifacts, the remote cache.
 * ``joint_graph``: graphs of forward and backward with descriptors.
 * ``compile_phases``: how long each phase of a compile takes.
 * ``cpp``: runs of the C++ compiler, precompiled headers, the CPU.
-* ``triton``: Triton's language, interpreter, runtime and compiler.
-* ``first_compile``: what the first compile of a process imports and computes.
-* ``device``: the patch points for a described GPU.
-* ``distributed``: collectives and process groups.
-* ``process_state``, ``thread_state``: PyTorch's state outside of its settings, which isolation restores.
+* ``triton``: Triton's language, interpreter and compiler, the patch points for a described GPU, the first compile.
+* ``pass_forms``: how a pass is called at each stage; ``vetoes``: optimizations that can be left out, one by one.
+* ``distributed``: collectives and process groups, a fake one too.
+* ``process_state``: PyTorch's state outside of its settings, which isolation restores, and what is registered for
+  operators that are not torch's; ``thread_state``: that of a thread.
+
+May import: ``_base``.
 """
 
 from __future__ import annotations

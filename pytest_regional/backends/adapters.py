@@ -7,6 +7,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pytest_regional._base.cache_keys import CacheKey
+from pytest_regional._torch.autograd_cache import pytorchs_key
+from pytest_regional._torch.config import forced_autograd_cache
+from pytest_regional._torch.dynamo import (
+    aot_eager_backend,
+    named_backend,
+    regional_inductor,
+    regional_inductor_backend,
+    regional_inductor_pass,
+)
 from pytest_regional.backends.capabilities import Capabilities, Support, declared, supported, supported_for, unsupported
 from pytest_regional.backends.spec import BackendSpec
 
@@ -63,9 +72,6 @@ def _key_in_pytorchs_cache(backend: Callable[[], Any]) -> Callable[[Any, Sequenc
     """Return the ``cache_key`` of a backend whose whole results AOTAutograd's cache keeps, where it is made to."""
 
     def cache_key(gm: Any, example_inputs: Sequence[Any]) -> CacheKey:
-        from pytest_regional._torch.config import forced_autograd_cache
-        from pytest_regional._torch.key_details import pytorchs_key
-
         with forced_autograd_cache():
             return pytorchs_key(backend(), gm, example_inputs)
 
@@ -101,23 +107,15 @@ def torch_regional() -> BackendSpec:
     """Return PyTorch's ``regional_inductor`` through ``aot_autograd``."""
 
     def factory() -> Any:
-        from pytest_regional._torch.dynamo import regional_inductor_backend
-
         return regional_inductor_backend()
 
     def graph_pass() -> Any:
-        from pytest_regional._torch.dynamo import regional_inductor_pass
-
         return regional_inductor_pass()
 
     def compilers() -> Any:
-        from pytest_regional._torch.dynamo import regional_inductor
-
         return (regional_inductor(),)
 
     def with_partitioner(partitioner: str) -> Any:
-        from pytest_regional._torch.dynamo import regional_inductor_backend
-
         return regional_inductor_backend(partitioner)
 
     capabilities = declared(
@@ -183,8 +181,6 @@ def inductor() -> BackendSpec:
     )
 
     def by_name() -> Any:
-        from pytest_regional._torch.dynamo import named_backend
-
         return named_backend("inductor")
 
     return BackendSpec(
@@ -208,8 +204,6 @@ def aot_eager() -> BackendSpec:
     )
 
     def with_partitioner(partitioner: str) -> Any:
-        from pytest_regional._torch.dynamo import aot_eager_backend
-
         return aot_eager_backend(partitioner)
 
     return BackendSpec(

@@ -15,6 +15,7 @@ from typing import Any
 from pytest_regional._base.errors import RegionalError, RegionalValueError
 from pytest_regional._base.files import TextFileError, text_of
 from pytest_regional._base.text import unknown_name
+from pytest_regional._torch.dynamo import registered_names
 from pytest_regional.backends.spec import BackendSpec
 
 GROUP = "pytest_regional.backends"
@@ -120,8 +121,6 @@ def _of_torch_compile(name: str, backend: Any) -> BackendSpec:
 
 def _built_into_torch(name: str) -> tuple[str, ...]:
     """Return the names that ``torch.compile`` takes besides; those for debugging only where ``name`` is one."""
-    from pytest_regional._torch.dynamo import registered_names
-
     return tuple(one for one in registered_names(name) if one not in (*names(), _OURS))
 
 

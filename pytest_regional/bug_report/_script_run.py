@@ -24,7 +24,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from pytest_regional._base.errors import RegionalError
-from pytest_regional._torch import pytree
+from pytest_regional._torch import fx_graphs
 from pytest_regional._torch.config import INDUCTOR, patched_config
 from pytest_regional._torch.dynamo import same_as_reference
 from pytest_regional._torch.tracing import dispatch_mode, storage_key, with_memory
@@ -309,7 +309,7 @@ def _copied(args: Any, kwargs: Any) -> Callable[[], tuple[Any, Any]]:
 def _observed(model: Any, arguments: Any, keywords: Any, options: Mapping[str, Any]) -> dict[str, str]:
     """Return features and operators of a call in eager, which may write to its arguments."""
     parameters = list(model.parameters()) if isinstance(model, torch.nn.Module) else []
-    tensors = [one for one in pytree.leaves_of([arguments, keywords, parameters]) if isinstance(one, torch.Tensor)]
+    tensors = [one for one in fx_graphs.leaves_of([arguments, keywords, parameters]) if isinstance(one, torch.Tensor)]
     features = features_of(tensors, dynamic=bool(options.get("dynamic")))
     operators = operators_of(lambda: model(*arguments, **keywords))
     return {"features": " ".join(sorted(features)), "operators": " ".join(operators)}
@@ -423,7 +423,7 @@ def operators_of(call: Callable[[], Any]) -> tuple[str, ...]:
 
 
 def features_of(tensors: Sequence[torch.Tensor], *, dynamic: bool) -> frozenset[str]:
-    """Return the features of a call, as :mod:`pytest_regional.fuzz.features` names those of a fuzzed program.
+    """Return the features of a call, as :mod:`pytest_regional.fuzz.findings.folder` names those of a fuzzed program.
 
     Args:
         tensors: what it is given, and the parameters of its model.

@@ -11,8 +11,7 @@ from typing import Any
 from pytest_regional._base.errors import RegionalError
 from pytest_regional.bug_report.known_issues import Known, KnownIssue, Seen
 from pytest_regional.bug_report.running import TOO_SLOW, Changes, ScriptRun, ScriptRunner
-from pytest_regional.bug_report.scripts import STAGES
-from pytest_regional.bug_report.subjects import Subject
+from pytest_regional.bug_report.scripts import STAGES, Subject
 from pytest_regional.harness.process import interpreter_environment, run_interpreter
 
 #: Added to the seeds of the script; random numbers are drawn as in eager, so that inputs alone are others.

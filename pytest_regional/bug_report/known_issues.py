@@ -99,7 +99,7 @@ class Seen:
         fails: what fails, where and how, as the signature of a finding says it; empty, or :data:`SILENT`, where that is
             not known.
         operators: names of those that take part.
-        features: of the program and its inputs, as :mod:`pytest_regional.fuzz.features` names them.
+        features: of the program and its inputs, as :mod:`pytest_regional.fuzz.findings.folder` names them.
         culprit: the sentence of blame.
         name: of the finding; a kept finding is no duplicate of itself.
     """

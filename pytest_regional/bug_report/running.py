@@ -14,8 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_regional.bug_report.scripts import ScriptParts, checks_of, may_read_regions
-from pytest_regional.bug_report.subjects import Subject, SubjectError, words_for
+from pytest_regional.bug_report.scripts import (
+    ScriptParts,
+    Subject,
+    SubjectError,
+    checks_of,
+    may_read_regions,
+    words_for,
+)
 from pytest_regional.fuzz.findings.scripts import backend_source
 from pytest_regional.harness.process import interpreter_environment, run_interpreter
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_regional._base.documents import DocumentError
 from pytest_regional._base.files import write_whole
+from pytest_regional.backends.registry import BackendImportError, UnknownBackendError, resolve
 from pytest_regional.cli import bisect_version
 from pytest_regional.cli.bisect_version import Checked, conclusion
 from pytest_regional.cli.targets import UsageError
@@ -87,7 +88,7 @@ def run(asked: argparse.Namespace) -> int:
     versions = bisect_version.versions(asked.torch) if asked.torch else []
     try:
         from pytest_regional.bug_report.gathering import NotReproducedError, as_markdown
-        from pytest_regional.bug_report.subjects import SubjectError
+        from pytest_regional.bug_report.scripts import SubjectError
     except ImportError as error:
         raise UsageError(f"no report can be made here: {error}.") from error
 
@@ -153,8 +154,6 @@ def _check_backend(name: str) -> None:
     Raises:
         UsageError: there is no such backend, or its import fails.
     """
-    from pytest_regional.backends.registry import BackendImportError, UnknownBackendError, resolve
-
     try:
         resolve(name)
     except (UnknownBackendError, BackendImportError) as error:
@@ -205,7 +204,7 @@ def _status(run: ScriptRun) -> int:
 
 def _subject(text: str, options: str) -> Any:
     from pytest_regional.bug_report.running import subject_of_test
-    from pytest_regional.bug_report.subjects import subject_of
+    from pytest_regional.bug_report.scripts import subject_of
 
     if "::" in text:
         return subject_of_test(text, options)

@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pytest_regional._base.budget import Budget
 from pytest_regional._base.documents import DocumentError, read
 from pytest_regional._base.errors import RegionalError, RegionalRuntimeError, RegionalValueError
-from pytest_regional._base.limits import memory_of
+from pytest_regional._base.limits import Budget, memory_of
 from pytest_regional._base.text import duration, plural, printable, unknown_name
 from pytest_regional.cli.targets import UsageError
-from pytest_regional.fuzz.findings.provenance import too_many
+from pytest_regional.fuzz.findings.files import too_many
 from pytest_regional.fuzz.modes import MODES
 from pytest_regional.fuzz.processes import Processes
 from pytest_regional.fuzz.shards import MOST_SHARDS, SEEDS, CampaignFolder, Part, Plan, Work

@@ -1,6 +1,7 @@
 """GPU code on a machine without a GPU: Inductor generates Triton for a described device, kernels are interpreted.
 
-Names are imported when first used: descriptions of devices and errors need neither torch nor triton.
+``Device`` describes a GPU, ``emulated`` makes PyTorch see it, ``launch`` runs a kernel. Names are imported when first
+used: descriptions of devices and errors need neither torch nor triton. May import: ``_torch``, ``_base``.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from pytest_regional._torch import MissingTorchSymbolError, caches, config, device
+from pytest_regional._torch import MissingTorchSymbolError, caches, config, triton
 from pytest_regional._torch.aot_autograd import donated_inputs
 from pytest_regional._torch.patching import patched
 from pytest_regional.emulation.device import (
@@ -27,6 +27,7 @@ from pytest_regional.emulation.device import (
     profile_named,
 )
 from pytest_regional.emulation.device_mock import DeviceMock, programs_on_gpu
+from pytest_regional.emulation.device_rewrite import OperatorsOnCpu, holds_undefined_values, retarget
 from pytest_regional.emulation.launch import Launch, LaunchPlan, launch_inductor_kernel
 from pytest_regional.emulation.memory import Memory
 
@@ -130,8 +131,6 @@ class Emulation:
 
         @functools.wraps(original)
         def compile_for_gpu(gm: Any, example_inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-            from pytest_regional.emulation.device_rewrite import holds_undefined_values, retarget
-
             with self.noting_unsupported(), self.device_mock.held(), self.device_mock.settings, _nothing_to_mend():
                 _refuse_settings(kwargs)
                 undefined = holds_undefined_values(gm)
@@ -184,8 +183,6 @@ class Emulation:
 
     def _running(self, generated: Callable[[list[Any]], Any], undefined: bool) -> Callable[[list[Any]], Any]:
         def run(inputs: list[Any]) -> Any:
-            from pytest_regional.emulation.device_rewrite import OperatorsOnCpu
-
             with OperatorsOnCpu(self.memory, self.device_mock), self.memory.undefined_allowed(undefined):
                 return generated(inputs)
 
@@ -267,11 +264,11 @@ def emulated(profile: str | DeviceProfile = DEFAULT_PROFILE, plan: LaunchPlan | 
     emulation = Emulation(described, plan or LaunchPlan())
     makers = {"compile": emulation.compile, "load": emulation.load, "finish": emulation.finish}
     with contextlib.ExitStack() as stack:
-        device.clear_device_answers()
-        stack.callback(device.clear_device_answers)
+        triton.clear_device_answers()
+        stack.callback(triton.clear_device_answers)
         stack.enter_context(config.cache_tagged(f"pytest-regional-emulated-{described.key}"))
         stack.enter_context(programs_on_gpu(emulation))
-        stack.enter_context(patched(device.OUTPUT_POINTS, makers))
+        stack.enter_context(patched(triton.OUTPUT_POINTS, makers))
         _active.append(emulation)
         stack.callback(_active.remove, emulation)
         yield emulation
@@ -284,7 +281,7 @@ def _check_patch_points() -> None:
     Raises:
         MissingTorchSymbolError: it does not; says where.
     """
-    missing = device.missing_points()
+    missing = triton.missing_points()
     if missing:
         raise MissingTorchSymbolError(
             f"a GPU cannot be emulated with torch {torch.__version__}, which has no {', '.join(missing)}; "

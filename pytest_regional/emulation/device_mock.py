@@ -11,8 +11,10 @@ from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from pytest_regional._torch import config, inductor, triton
-from pytest_regional._torch import device as torch_device
+from pytest_regional._torch import triton as torch_device
 from pytest_regional._torch.dynamo import guards_untimed
 from pytest_regional._torch.patching import patched
 from pytest_regional.emulation.device import DeviceProfile, UnsupportedByEmulationError
@@ -36,8 +38,6 @@ class DescribedDriver:
 
     def get_active_torch_device(self) -> Any:
         """Return the device that Triton takes tensors from."""
-        import torch
-
         return torch.device("cuda", 0)
 
     def get_current_device(self) -> int:
@@ -50,8 +50,6 @@ class DescribedDriver:
 
     def get_device_interface(self) -> Any:
         """Return the module that stands for the device."""
-        import torch
-
         return torch.cuda
 
     def get_benchmarker(self) -> Any:
@@ -209,15 +207,11 @@ def _no_context(*args: Any, **kwargs: Any) -> Iterator[None]:
 
 def _generator_state(*args: Any, **kwargs: Any) -> Any:
     """Return a state of the CPU's generator, which draws for an emulated GPU: graphs that keep one assert its size."""
-    import torch
-
     return torch.zeros(_generator_state_size(), dtype=torch.uint8)
 
 
 @functools.cache
 def _generator_state_size() -> int:
-    import torch
-
     size: int = torch.default_generator.get_state().numel()
     return size
 
@@ -252,8 +246,6 @@ def _options_of_gpu(original: Callable[..., Any]) -> Callable[..., Any]:
     def options_of_gpu(
         query: Any, key: Any, value: Any, return_lse: bool, kernel_options: Any, return_aux: Any = None
     ) -> Any:
-        import torch
-
         options = original(query, key, value, return_lse, kernel_options, return_aux)
         if not options["OUTPUT_LOGSUMEXP"]:
             # PyTorch leaves it out on a CPU, where flex attention does not train.

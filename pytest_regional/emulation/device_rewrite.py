@@ -14,9 +14,8 @@ from typing import Any
 
 import torch
 
-from pytest_regional._torch.fx_graphs import clone_graph
+from pytest_regional._torch.fx_graphs import clone_graph, leaves_of, map_leaves
 from pytest_regional._torch.operators import is_higher_order_op, is_user_kernel, schema_of
-from pytest_regional._torch.pytree import leaves_of, map_leaves
 from pytest_regional._torch.tracing import (
     current_fake_mode,
     detect_fake_mode,

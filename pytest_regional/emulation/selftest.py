@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+import torch.nn.functional as F
+
 from pytest_regional._torch.caches import load_source
 from pytest_regional._torch.dynamo import reset_dynamo
 from pytest_regional.emulation.backend import EmulatedKernel, Emulation, emulated
@@ -67,8 +70,6 @@ def run_self_test(profile: str | DeviceProfile = DEFAULT_PROFILE) -> None:
 
 
 def _inputs() -> Inputs:
-    import torch
-
     generator = torch.Generator().manual_seed(1)
 
     def normal(*size: int) -> torch.Tensor:
@@ -79,8 +80,6 @@ def _inputs() -> Inputs:
 
 
 def _functions() -> Mapping[str, Function]:
-    import torch
-
     return {
         "pointwise": lambda i: torch.erf(i.matrix).exp() * i.vector.sigmoid() + i.matrix.clamp_min(0),
         "transposition": lambda i: i.matrix.t().contiguous() * 2 + i.vector[:, None],
@@ -134,8 +133,6 @@ def _error_of(name: str, function: Function, inputs: Inputs) -> str:
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    import torch
-
     # What was compiled for another described device must not be found again.
     reset_dynamo()
     compiled: Callable[..., Any] = torch.compile(function, backend="inductor", fullgraph=True, dynamic=False)
@@ -154,8 +151,6 @@ def _compare(name: str, actual: torch.Tensor, eager: torch.Tensor, exact: torch.
 
 
 def _training_loss(matrix: torch.Tensor, vector: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    import torch.nn.functional as F
-
     hidden = F.gelu(F.layer_norm(matrix, (24,), vector))
     return F.cross_entropy(hidden[index], index.abs()) + hidden.cumsum(0).square().mean()
 
@@ -168,8 +163,6 @@ def _check_gradients(inputs: Inputs) -> None:
 
 
 def _gradients(loss: Callable[..., torch.Tensor], inputs: Inputs) -> tuple[torch.Tensor, ...]:
-    import torch
-
     leaves = [value.clone().requires_grad_() for value in (inputs.matrix, inputs.vector)]
     found: tuple[torch.Tensor, ...] = torch.autograd.grad(loss(*leaves, inputs.index), leaves)
     return found
@@ -227,8 +220,6 @@ def _check_faults(emulation: Emulation, kernel: EmulatedKernel) -> None:
 
 
 def _gives_right_values(emulation: Emulation, name: str, source: str) -> bool:
-    import torch
-
     x = torch.linspace(-1, 1, LENGTH)
     out = emulation.memory.allocate((LENGTH,), (1,), torch.float32)
     try:
@@ -243,7 +234,6 @@ def _gives_right_values(emulation: Emulation, name: str, source: str) -> bool:
 
 
 def _failure(name: str, got: str) -> EmulationError:
-    import torch
     import triton
 
     return EmulationError(

@@ -1,4 +1,8 @@
-"""Fuzzing: a program model, a table of operators, random programs, oracles that check them, and findings."""
+"""Fuzzing: a program model, a table of operators, random programs, oracles that check them, and findings.
+
+``Program`` is a program as data, ``check`` holds it against the oracles, ``Campaign`` draws and checks many. May
+import: ``harness``, ``backends``, ``_torch``, ``_base``.
+"""
 
 from __future__ import annotations
 

@@ -19,14 +19,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from pytest_regional._base.budget import Budget, Clock
 from pytest_regional._base.errors import RegionalError
+from pytest_regional._base.limits import Budget, Clock
+from pytest_regional.fuzz.findings.files import reason_of
 from pytest_regional.fuzz.findings.folder import (
     AnyFinding,
     FindingStore,
     signature_of,
 )
-from pytest_regional.fuzz.findings.provenance import reason_of
 from pytest_regional.fuzz.oracles import BadProgramError, OracleViolationError
 
 if TYPE_CHECKING:

@@ -12,12 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_regional._base.budget import Budget, crash_marker
 from pytest_regional._base.errors import CampaignError, RegionalWarning
-from pytest_regional._base.limits import Interrupts
+from pytest_regional._base.limits import Budget, Interrupts, crash_marker
 from pytest_regional._base.stash import FUZZ, TARGET, shards
 from pytest_regional._base.text import plural, printable
-from pytest_regional.fuzz.findings.provenance import too_many
+from pytest_regional.fuzz.caches.campaign import CacheSequences
+from pytest_regional.fuzz.campaign import Campaign, quiet_logs
+from pytest_regional.fuzz.draw.encoding import Options
+from pytest_regional.fuzz.draw.graphs import VARIANTS, random_programs, with_other_annotations
+from pytest_regional.fuzz.findings.files import too_many
+from pytest_regional.fuzz.findings.folder import FindingsFolder
+from pytest_regional.fuzz.model.claims import disclaimed
+from pytest_regional.fuzz.oracles import ORACLES
+from pytest_regional.fuzz.programs import Programs
+from pytest_regional.fuzz.settings import settings_of_mode
 
 if TYPE_CHECKING:
     from pytest_regional._base.documents import DocumentError
@@ -91,8 +99,6 @@ class FuzzTest:
                 without the backend is kept as a finding of ``aot_eager``, and is no reason to fail another backend.
                 It is raised as well when eager refuses more than a few of a hundred programs; fewer are skipped.
         """
-        from pytest_regional.fuzz.programs import Programs
-
         self.mode = mode
         folder = self._made_folder()
         drawn = draw or self._programs
@@ -119,16 +125,11 @@ class FuzzTest:
         Raises:
             CampaignError: with a line for each defect that is not among the known findings.
         """
-        from pytest_regional.fuzz.caches.campaign import CacheSequences
-
         self.mode = mode
         sequences = CacheSequences(self.regional, self.backend, mode, processes, everything=self.audit)
         return self._campaign(sequences, self.budget.part(SEQUENCE_COST), self._made_folder())
 
     def _campaign(self, subject: Subject[Any], budget: Budget, folder: Path) -> CampaignResult:
-        from pytest_regional.fuzz.campaign import Campaign, quiet_logs
-        from pytest_regional.fuzz.findings.folder import FindingsFolder
-
         self.unit = subject.unit
         campaign = Campaign(subject, budget, self.seed, FindingsFolder(folder, _warn))
         if self._shares_programs:
@@ -142,22 +143,14 @@ class FuzzTest:
     @property
     def without(self) -> frozenset[str]:
         """The capabilities that programs do without: what the backend disclaims, unless the run is an audit."""
-        from pytest_regional.fuzz.model.claims import disclaimed
-
         return frozenset() if self.audit else disclaimed(self.regional._spec)
 
     def _programs(self, seed: int) -> Iterator[Program]:
-        from pytest_regional.fuzz.draw.encoding import Options
-        from pytest_regional.fuzz.draw.graphs import random_programs
-        from pytest_regional.fuzz.settings import settings_of_mode
-
         drawn = tuple(setting for setting in settings_of_mode(self.mode) if setting.name in self.settings)
         return random_programs(seed, options=Options(without=self.without, settings=drawn))
 
     def _varied(self, draw: Callable[[int], Iterator[Program]], seed: int) -> Iterator[Program]:
         """Yield programs and, since it costs less than to draw one, each with other annotations as well."""
-        from pytest_regional.fuzz.draw.graphs import VARIANTS, with_other_annotations
-
         return with_other_annotations(draw(seed), VARIANTS, seed, self.without)
 
     @property
@@ -248,8 +241,6 @@ class FuzzTest:
 
 def _summary_of(oracle: str) -> str:
     """Return what an oracle says; sequences of cache operations have some that programs have not."""
-    from pytest_regional.fuzz.oracles import ORACLES
-
     return ORACLES[oracle].summary if oracle in ORACLES else ""
 
 

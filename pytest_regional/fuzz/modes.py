@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 from pytest_regional._base.errors import RegionalValueError
 from pytest_regional._base.text import unknown_name
+from pytest_regional._torch.config import forced_autograd_cache
+from pytest_regional._torch.dynamo import guards_untimed
+from pytest_regional._torch.inductor import interpreting_regions
 
 if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
@@ -56,9 +59,6 @@ def in_mode(regional: Regional, name: str) -> Iterator[None]:
     Raises:
         RegionalValueError: there is no such mode, or this harness cannot take it; says why.
     """
-    from pytest_regional._torch.dynamo import guards_untimed
-    from pytest_regional._torch.inductor import interpreting_regions
-
     _check(regional, name)
     interpreting = interpreting_regions() if name in INTERPRETED else contextlib.nullcontext()
     with guards_untimed(), interpreting:
@@ -74,8 +74,6 @@ def keeping_whole_results(regional: Regional, name: str) -> Iterator[None]:
     Raises:
         RegionalValueError: as :func:`in_mode`.
     """
-    from pytest_regional._torch.config import forced_autograd_cache
-
     own = regional.supports("outer_cache")
     with in_mode(regional, name), contextlib.nullcontext() if own else forced_autograd_cache():
         yield

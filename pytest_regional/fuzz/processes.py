@@ -25,9 +25,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_regional._base.budget import MARKERS
 from pytest_regional._base.errors import RegionalError, RegionalRuntimeError
+from pytest_regional._base.limits import MARKERS
 from pytest_regional._base.processes import cpu_seconds_of
+from pytest_regional.fuzz.findings import files
+from pytest_regional.fuzz.findings.files import Signature
 from pytest_regional.fuzz.shards import CANNOT, DEATHS, DONE, GROWN, CampaignFolder, Plan, Progress, Work
 
 #: The module that a process runs.
@@ -203,9 +205,7 @@ def save_crash(folder: CampaignFolder, marker: Path, plan: Plan, shard: int, how
 
     It goes to a separate folder, since nobody knows whether the program or somebody else ended the process.
     """
-    from pytest_regional.fuzz.findings import files
     from pytest_regional.fuzz.findings.folder import Finding, FindingsFolder, installed_versions
-    from pytest_regional.fuzz.findings.provenance import Signature
 
     part = plan.part_of(shard)
     program = files.load(marker)

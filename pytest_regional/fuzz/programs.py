@@ -14,14 +14,13 @@ from pytest_regional._base.limits import RegionalTimeoutError, cpu_limit
 from pytest_regional.backends.spec import PARTITIONERS
 from pytest_regional.fuzz import oracles as oracles_of_programs
 from pytest_regional.fuzz.campaign import Failure, Known, UnconfirmedError
-from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.findings import files
-from pytest_regional.fuzz.findings.folder import AnyFinding, Finding, installed_versions, signature_of
+from pytest_regional.fuzz.findings.folder import AnyFinding, Finding, features_of, installed_versions, signature_of
 from pytest_regional.fuzz.model.claims import needs_of
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.modes import WITHOUT_DYNAMO
 from pytest_regional.fuzz.oracles import OracleViolationError
-from pytest_regional.fuzz.shrink.edits import reduce_program
+from pytest_regional.fuzz.shrink import reduce_program
 from pytest_regional.harness.blame.culprit import Culprit
 from pytest_regional.harness.blame.reproducing import culprit_of
 

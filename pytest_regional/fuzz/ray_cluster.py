@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_regional._base.errors import RegionalRuntimeError
-from pytest_regional._base.secrets import masked, without_secrets_of
+from pytest_regional._base.text import masked, without_secrets_of
 from pytest_regional.fuzz.processes import Processes
 from pytest_regional.fuzz.shards import SIZE, CampaignFolder, Work
 

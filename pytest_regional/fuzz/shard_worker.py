@@ -11,8 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_regional._base.budget import Budget, crash_marker
-from pytest_regional._base.limits import MOST_SECONDS
+from pytest_regional._base.limits import MOST_SECONDS, Budget, crash_marker
 from pytest_regional.fuzz.campaign import Campaign, CampaignResult
 from pytest_regional.fuzz.draw.encoding import Options
 from pytest_regional.fuzz.draw.graphs import VARIANTS, random_programs, with_other_annotations

@@ -6,6 +6,9 @@
 * ``compile_times``: how long each phase of a compile takes, and limits on it.
 * ``codegen``: reads generated code; ``graph_passes``: ``run_pass``; ``ops``: how assertions name operators in both.
 * ``isolation``: state of the process around a test; ``kernel_store``: compiled kernels that outlive it.
-* ``devices``: the device under test; ``process`` and ``_child``: ``in_new_process``; ``distributed``: a fake group.
+* ``devices``: the device under test; ``process``, ``_child`` and ``fork_server``: ``in_new_process``.
 * ``pre_grad_passes``: counting passes; ``inputs``: tensors for tests; ``vacuity``: checks at the end of a test.
+* ``blame``: search for what a failure comes from; ``goldens``: what a compile did, compared with a text file.
+
+May import: ``backends``, ``verify`` and ``emulation`` where a test asks for them, ``_torch``, ``_base``.
 """

@@ -18,12 +18,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pytest_regional._base import processes
 from pytest_regional._base.files import write_whole
-from pytest_regional._base.stacks import write_when_asked
+from pytest_regional._base.processes import write_when_asked
 from pytest_regional.harness.devices.emulated import skipping_unsupported
 from pytest_regional.harness.fork_server.forked import wait_and_clean_up
 from pytest_regional.harness.process import Job
+from pytest_regional.harness.regional import harness
+from pytest_regional.harness.vacuity import check_backend_leaks, check_fallbacks, compiled_something
 
 
 @contextlib.contextmanager
@@ -94,10 +98,6 @@ def _parent_exists(module: str) -> bool:
 
 
 def _call(job: Job) -> dict[str, Any]:
-    import pytest
-
-    from pytest_regional.harness.regional import harness
-    from pytest_regional.harness.vacuity import check_backend_leaks, check_fallbacks, compiled_something
 
     function: Any = _module(job)
     for part in job.qualname.split("."):
@@ -119,8 +119,6 @@ def _call(job: Job) -> dict[str, Any]:
 
 
 def _answer(request: Path) -> dict[str, Any]:
-    import pytest
-
     try:
         return _call(pickle.loads(request.read_bytes()))
     except pytest.skip.Exception as skipped:

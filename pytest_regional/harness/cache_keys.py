@@ -15,6 +15,7 @@ import torch
 
 from pytest_regional._base.cache_keys import CacheKey, KeyTexts
 from pytest_regional._base.errors import RegionalError
+from pytest_regional._torch.autograd_cache import tensor_text
 from pytest_regional._torch.config import (
     DYNAMO,
     FUNCTORCH,
@@ -25,7 +26,6 @@ from pytest_regional._torch.config import (
 )
 from pytest_regional._torch.distributed import groups_named_in
 from pytest_regional._torch.fx_graphs import REGION_AFTER, attribute, clone_graph, is_graph_module
-from pytest_regional._torch.key_details import tensor_text
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness.observe import annotated
 

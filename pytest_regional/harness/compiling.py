@@ -14,14 +14,14 @@ import torch
 from pytest_regional._base.errors import RegionalValueError
 from pytest_regional._base.region import AnnotationError
 from pytest_regional._torch.dynamo import annotation_mistake_in, invalid_backend_error, registered_backend, to_compile
+from pytest_regional._torch.fx_graphs import flatten_with_path
 from pytest_regional._torch.pass_forms import pass_name
-from pytest_regional._torch.pytree import flatten_with_path
 from pytest_regional._torch.tracing import fake_mode_of, new_fake_mode, tracing, tracing_inputs
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness.blame.experiments import Change
 from pytest_regional.harness.observe import annotated
-from pytest_regional.harness.observe.attribution import Ownership
+from pytest_regional.harness.observe.annotated import Ownership
 from pytest_regional.harness.observe.listeners import compile_graph_observed
 from pytest_regional.harness.observe.observer import Observer
 from pytest_regional.harness.options import CompileOptions
@@ -55,8 +55,6 @@ class CompilesWithBackend:
 
         What is compiled with another word for ``apart`` is compiled again, whatever else is equal.
         """
-        import torch
-
         self._programs.append(fn)
         if not self._change.compiles:
             return to_compile(fn)
@@ -289,8 +287,6 @@ def backpropagate(output: Any, backward: Any, *, seed: int) -> None:
     Raises:
         RegionalValueError: cotangents that do not fit the outputs.
     """
-    import torch
-
     if backward is False or not torch.is_grad_enabled():
         return
     leaves = [leaf for _, leaf in flatten_with_path(output)[0]]

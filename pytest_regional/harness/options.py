@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -114,6 +115,4 @@ def _require_timing(known: frozenset[str]) -> None:
 
 def _similar(name: str, known: frozenset[str]) -> frozenset[str]:
     """Return the few settings worth listing in a message: all 600 would hide the nearest."""
-    import difflib
-
     return frozenset(difflib.get_close_matches(name, sorted(known), n=8, cutoff=0.4)) or frozenset(sorted(known)[:8])

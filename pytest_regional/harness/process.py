@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pytest_regional._base import processes, stacks
+from pytest_regional._base import processes
 from pytest_regional._base.errors import RegionalError
-from pytest_regional._base.secrets import SecretVariables
+from pytest_regional._base.text import SecretVariables
 from pytest_regional.harness.counters import Counters
 from pytest_regional.harness.fork_server.client import (
     ForkServer,
@@ -117,7 +117,7 @@ def call_in_new_process(
 def _run_child(
     request: Path, answer: Path, timeout: float | None, starts: NewProcesses, *, fresh_interpreter: bool
 ) -> str:
-    environment = interpreter_environment(**{stacks.VARIABLE: str(request.with_name("stacks"))})
+    environment = interpreter_environment(**{processes.VARIABLE: str(request.with_name("stacks"))})
     arguments = [str(request), str(answer), str(os.getpid())]
     try:
         done = starts.run(
@@ -225,7 +225,7 @@ class NewProcesses:
         with self.unclocked():
             server.start()
         self.how = f" (forked from a server with PYTHONHASHSEED={server.hash_seed})"
-        return fork_piped(server, module, arguments, {**environment, **_ENCODING, stacks.VARIABLE: server.stacks})
+        return fork_piped(server, module, arguments, {**environment, **_ENCODING, processes.VARIABLE: server.stacks})
 
 
 def interpreter_environment(*without: str, **more: str) -> SecretVariables:
@@ -277,7 +277,7 @@ def _finished(
         printed, _ = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         running = processes.with_all_below(process.pid)
-        shown = stacks.of_processes(running)
+        shown = processes.of_processes(running)
         processes.end(running)
         printed = _ended(process)
         raise subprocess.TimeoutExpired(command, timeout or 0, f"{shown}it printed:\n{printed}") from None

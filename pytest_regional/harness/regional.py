@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from pytest_regional._base.limits import seconds_of
-from pytest_regional._base.seeds import DEFAULT_SEED
-from pytest_regional._base.text import shown, unknown_name
+from pytest_regional._base.text import DEFAULT_SEED, shown, unknown_name
 from pytest_regional._torch.dynamo import guards_untimed
 from pytest_regional._torch.inductor import import_compilers
 from pytest_regional._torch.process_state import structured_trace_off
@@ -21,6 +20,8 @@ from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness import isolation
 from pytest_regional.harness.blame.culprit import FollowUp
+from pytest_regional.harness.blame.divergence import NoGraphError, first_divergence, first_divergence_of_graphs
+from pytest_regional.harness.blame.reproducing import culprit_of
 from pytest_regional.harness.compile_times import MeasuresCompiles
 from pytest_regional.harness.compiling import (
     CompilesWithBackend,
@@ -34,12 +35,17 @@ from pytest_regional.harness.counters import Bound, Counters, Event, bounds_of, 
 from pytest_regional.harness.devices.device import device_under_test
 from pytest_regional.harness.devices.emulated import check_emulation, emulating
 from pytest_regional.harness.devices.on_device import OnDevice
+from pytest_regional.harness.goldens.checking import assert_golden
+from pytest_regional.harness.graph_passes.compiled import run_pass
 from pytest_regional.harness.inputs import InputFactories, old_name
 from pytest_regional.harness.kernel_store import kernels_kept
 from pytest_regional.harness.observe.trace import TraceListener
 from pytest_regional.harness.options import CompileOptions
+from pytest_regional.harness.parity.check import GivenParity, ParityCheck
+from pytest_regional.harness.parity.report import ParityError
 from pytest_regional.harness.process import NewProcesses, ProcessResult, call_in_new_process, job_for
 from pytest_regional.harness.record import CompileRecord, GraphRecord
+from pytest_regional.harness.training import assert_training_parity
 
 if TYPE_CHECKING:
     from pytest_regional.backends.capabilities import Support
@@ -244,8 +250,6 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
                 nothing was compiled.
             RegionalRuntimeError: outside of a test that pytest runs.
         """
-        from pytest_regional.harness.goldens.checking import assert_golden
-
         given = {"backward": backward, "kwargs": kwargs}
         options = {key: value for key, value in given.items() if value is not None}
         return assert_golden(self, fn, inputs, facts=facts, name=name, **options)
@@ -293,9 +297,6 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
             BadProgramError: the program fails in eager, otherwise than ``raises`` says.
             AnnotationError: the backend does not understand an annotation of the program.
         """
-        from pytest_regional.harness.parity.check import GivenParity, ParityCheck
-        from pytest_regional.harness.parity.report import ParityError
-
         refuse_no_program("assert_parity", fn)
         options: dict[str, Any] = {
             "backward": backward,
@@ -361,9 +362,6 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
             BadProgramError: the program fails in eager.
             AnnotationError: the backend does not understand an annotation of the program.
         """
-        from pytest_regional.harness.blame.reproducing import culprit_of
-        from pytest_regional.harness.parity.check import ParityCheck
-
         refuse_no_program("blame", fn)
         if check is None:
             options = {"backward": backward, "level": level, "rtol": rtol, "atol": atol}
@@ -403,9 +401,6 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
             UnknownBackendError: there is no backend of that name.
             TypeError: a graph to compare what is no graph with.
         """
-        from pytest_regional.harness.blame.divergence import first_divergence, first_divergence_of_graphs
-        from pytest_regional.harness.parity.check import ParityCheck
-
         refuse_no_program("first_divergence", fn)
         options = {"backward": backward, "level": level, "rtol": rtol, "atol": atol}
         check = ParityCheck(self, fn, inputs, **options, kwargs=dict(kwargs or {}))
@@ -425,8 +420,6 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
 
     def _first_divergence(self, check: ParityCheck) -> Divergence | None:
         """Return the first value that differs in a comparison that failed; ``None`` where there is no one graph."""
-        from pytest_regional.harness.blame.divergence import NoGraphError, first_divergence
-
         try:
             return first_divergence(check)
         except NoGraphError:
@@ -437,8 +430,6 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
 
         Keywords and errors are those of :func:`pytest_regional.harness.training.assert_training_parity`.
         """
-        from pytest_regional.harness.training import assert_training_parity
-
         return assert_training_parity(self, model, batches, **options)
 
     @property
@@ -456,8 +447,6 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         Keywords are ``stage`` ("pre_grad", "joint", "post_grad", "graph"), ``backward`` and ``kwargs`` as :meth:`run`,
         and ``dynamic``, ``fullgraph`` and ``inductor_configs`` as :meth:`compile`.
         """
-        from pytest_regional.harness.graph_passes.compiled import run_pass
-
         return run_pass(self, passes, fn_or_graph, inputs, **options)
 
     # Watching

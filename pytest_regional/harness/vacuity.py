@@ -10,7 +10,7 @@ from pytest_regional._base.errors import RegionalError
 from pytest_regional._base.region import AnnotationWarning, misspelt_text
 from pytest_regional._base.text import plural
 from pytest_regional.harness.counters import CounterLog, Counters, describe
-from pytest_regional.harness.observe.attribution import DYNAMOS_CAPTURE
+from pytest_regional.harness.observe.annotated import DYNAMOS_CAPTURE
 from pytest_regional.harness.parity.state import contents, functions_of, names_in
 
 if TYPE_CHECKING:

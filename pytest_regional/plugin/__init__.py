@@ -2,6 +2,8 @@
 
 Imports torch in a run with a backend under test alone. Each hook is a few lines that call the module named in its
 import. :func:`_hooks_of_a_run` lists the classes with the other hooks; nothing imports this module.
+Three names: ``Settings`` (the options), ``Session`` (the backends under test) and ``hooks``. May import: every other
+package but ``cli``.
 """
 
 from __future__ import annotations

@@ -11,9 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 from pytest_regional._base.limits import RegionalTimeoutError, time_limit
+from pytest_regional._base.region import AnnotationError
 from pytest_regional._base.stash import is_fuzz_test
+from pytest_regional.harness.blame.culprit import Culprit
+from pytest_regional.harness.blame.reproducing import culprit_of
+from pytest_regional.harness.parity.report import BadProgramError
 from pytest_regional.plugin.phases import limits_of
 
 if TYPE_CHECKING:
@@ -75,8 +80,6 @@ def _globals_of(item: pytest.Item) -> list[Any]:
 
 def _as_they_are(values: Sequence[Any]) -> Callable[[], None]:
     """Return a function that gives lists, dictionaries, sets and tensors what they hold now."""
-    import torch
-
     containers = [(one, one.copy()) for one in values if isinstance(one, list | dict | set) and one is not sys.modules]
     plain = [one for one in values if isinstance(one, torch.Tensor) and one.layout == torch.strided]
     # Of one whose elements share memory none can be put back alone.
@@ -109,10 +112,6 @@ def _culprit(
 
     Whatever else the search raises is its answer: it must not hide the failure.
     """
-    from pytest_regional._base.region import AnnotationError
-    from pytest_regional.harness.blame.culprit import Culprit
-    from pytest_regional.harness.blame.reproducing import culprit_of
-    from pytest_regional.harness.parity.report import BadProgramError
 
     def call_again() -> None:
         # What it prints was printed the first time.

@@ -18,6 +18,8 @@ from _pytest.unittest import TestCaseFunction
 
 from pytest_regional._base.stash import CHOICE, PROBLEM, SHARD_ARGUMENT, TARGET, Target, shards
 from pytest_regional._base.text import unknown_name
+from pytest_regional.backends.capabilities import torch_matches
+from pytest_regional.harness.devices.device import kind_of_device
 from pytest_regional.plugin import marks, options
 from pytest_regional.plugin.marks import COMPILE_MARK, KNOWN_FAILURE_MARK, CompileMark, KnownFailure
 
@@ -194,9 +196,6 @@ def apply_unsupported(item: pytest.Item, reason: str, advice: str, *, audit: boo
 def _apply_known_failures(
     item: pytest.Item, target: Target, session: RegionalSession, failures: list[KnownFailure]
 ) -> None:
-    from pytest_regional.backends.capabilities import torch_matches
-    from pytest_regional.harness.devices.device import kind_of_device
-
     for failure in failures:
         if failure.backend != target.spec.name:
             _require_known_backend(failure.backend, session)

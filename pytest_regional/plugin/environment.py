@@ -7,6 +7,7 @@ run ends. The controller owns the run's directory and is the only process that d
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import stat
@@ -33,8 +34,6 @@ def hold(folder: Path) -> Callable[[], None]:
     """
     if sys.platform == "win32":
         return lambda: None
-    import fcntl
-
     # Locked under another name, since another run must not find the lock free.
     beside = folder / f"{_LOCK}-{os.getpid()}"
     number = os.open(beside, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
@@ -57,8 +56,6 @@ def remove_folders() -> None:
 def _remove_if_dead(folder: Path) -> None:
     if sys.platform == "win32":
         return
-    import fcntl
-
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         return

@@ -22,6 +22,7 @@ from _pytest._code.code import ExceptionRepr
 from pytest_regional._base.errors import CampaignError
 from pytest_regional._base.files import dumps
 from pytest_regional._base.text import encodable
+from pytest_regional._torch.process_state import structured_trace_off, structured_trace_to
 from pytest_regional.plugin import environment
 from pytest_regional.report.ci import bad_tests, message_of
 from pytest_regional.report.facts import CodeLine, Facts, within_repository
@@ -29,7 +30,7 @@ from pytest_regional.report.facts import CodeLine, Facts, within_repository
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_regional.harness.codegen.places import CodePlace
+    from pytest_regional.harness.codegen.kernels import CodePlace
     from pytest_regional.harness.record import GeneratedSource
     from pytest_regional.harness.regional import Regional
     from pytest_regional.plugin.session import RegionalSession
@@ -189,8 +190,6 @@ class Evidence:
 
     def traced(self, test: str) -> AbstractContextManager[None]:
         """Return a context in which PyTorch's structured trace of ``test`` is kept, if it is asked for."""
-        from pytest_regional._torch.process_state import structured_trace_off, structured_trace_to
-
         return structured_trace_to(self._of(test) / "trace") if self._directories else structured_trace_off()
 
     def code_at_fault(self, fact: Facts, error: BaseException, regional: Regional) -> list[CodeLine]:

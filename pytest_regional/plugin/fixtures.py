@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_regional._base.stash import HARNESS, SESSION
+from pytest_regional._base.text import nearest
+from pytest_regional.plugin.marks import COMPILE_MARK
 
 if TYPE_CHECKING:
     import torch
@@ -21,9 +24,6 @@ if TYPE_CHECKING:
 
 def _mark_meant(item: pytest.Item) -> str:
     """Name the mark of ``item`` that is most likely a misspelt one of ours; pytest refuses no mark."""
-    from pytest_regional._base.text import nearest
-    from pytest_regional.plugin.marks import COMPILE_MARK
-
     near = nearest(COMPILE_MARK, [mark.name for mark in item.iter_markers()], likeness=0.75)
     return f". The test has the mark {near!r}: did you mean {COMPILE_MARK!r}?" if near else ""
 
@@ -74,9 +74,7 @@ def regional_cache_dir(request: pytest.FixtureRequest) -> Path:
 @pytest.fixture
 def fake_pg() -> Iterator[Callable[..., Any]]:
     """Start torch.distributed with the fake process group; takes world_size=8 and rank=0; destroyed at the end."""
-    import contextlib
-
-    from pytest_regional.harness.distributed import fake_process_group
+    from pytest_regional._torch.distributed import fake_process_group
 
     with contextlib.ExitStack() as stack:
 

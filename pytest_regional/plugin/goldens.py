@@ -18,7 +18,9 @@ from _pytest.unittest import TestCaseFunction
 from pytest_regional._base.files import write_whole
 from pytest_regional._base.stash import HARNESS, TARGET, Target
 from pytest_regional._base.text import plural
-from pytest_regional.harness.goldens.file import GoldenFile, GoldenFileError, GoldenKey
+from pytest_regional.harness.devices.device import device_under_test
+from pytest_regional.harness.goldens.checking import GoldensOfTest, device_class
+from pytest_regional.harness.goldens.facts import GoldenFile, GoldenFileError, GoldenKey
 from pytest_regional.report.document import GOLDEN_STATES
 from pytest_regional.report.facts import within_repository
 
@@ -64,8 +66,6 @@ def _full_name(item: pytest.Item) -> str:
 
 def goldens_of(item: pytest.Item, target: Target, *, update: bool) -> GoldensOfTest:
     """Return where the goldens of a marked test are."""
-    from pytest_regional.harness.goldens.checking import GoldensOfTest
-
     path = path_of(item.path)
     return GoldensOfTest(path, _shown(path, item.config), name_of(item), update)
 
@@ -321,9 +321,6 @@ class GoldenHooks:
 
     def _devices(self, tests: set[str]) -> set[str]:
         """Return the classes of devices that these tests ran on."""
-        from pytest_regional.harness.devices.device import device_under_test
-        from pytest_regional.harness.goldens.checking import device_class
-
         known = {one["device"] for nodeid in tests for one in self._tests[nodeid].used}
         return known or {device_class(device_under_test(name)) for name in self._settings.devices}
 

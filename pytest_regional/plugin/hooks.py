@@ -21,11 +21,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_regional._base.errors import RegionalLeakWarning
-from pytest_regional._base.seeds import seed_for
 from pytest_regional._base.stash import DRAWER, FUZZ, HARNESS, TARGET
-from pytest_regional._base.text import SHOWN_MISMATCHES, plural
+from pytest_regional._base.text import SHOWN_MISMATCHES, plural, seed_for
+from pytest_regional._torch.inductor import import_compilers
 from pytest_regional._torch.process_state import DYNAMO_WRAPPER
+from pytest_regional.harness import vacuity as checks
+from pytest_regional.harness.devices.device import DeviceError, device_under_test, lost
+from pytest_regional.harness.devices.emulated import KernelRefutedError, check_refuted, skipping_unsupported
+from pytest_regional.harness.devices.on_device import device_limit, missing_on
+from pytest_regional.harness.isolation.interpreter import write_faults_to
 from pytest_regional.harness.kernel_store.files import KernelFiles
+from pytest_regional.harness.options import CompileOptions
+from pytest_regional.harness.process import ForkServers, NewProcesses
+from pytest_regional.harness.regional import harness
 from pytest_regional.plugin import environment, property_tests
 from pytest_regional.plugin.blame import SECTION, blamed, section_of
 from pytest_regional.plugin.collection import apply_unsupported, module_of
@@ -33,10 +41,9 @@ from pytest_regional.plugin.endings import interrupt_deferred
 from pytest_regional.plugin.evidence import Evidence, add_section
 from pytest_regional.plugin.goldens import goldens_of
 from pytest_regional.plugin.phases import limits_of, stderr_of
-from pytest_regional.plugin.reporting import ATTRIBUTE
-from pytest_regional.plugin.workers import Retirement, UnrestorableStateError
+from pytest_regional.plugin.workers import ATTRIBUTE, Retirement, UnrestorableStateError
 from pytest_regional.plugin.written import RunOutputs
-from pytest_regional.report import details, facts, proofs, terminal
+from pytest_regional.report import details, facts, terminal
 from pytest_regional.report.this_run import CollectedFacts
 
 if TYPE_CHECKING:
@@ -136,8 +143,6 @@ class RunHooks:
         if TARGET not in request.node.stash:
             yield None
             return
-        from pytest_regional.harness.isolation.interpreter import write_faults_to
-
         write_faults_to(stderr_of(request.config))
         with self._harness(request.node) as regional:
             yield regional
@@ -149,10 +154,6 @@ class RunHooks:
         """Give a marked test its harness: isolated and observed until its teardown."""
         # What all tests need is on no test's clock, and never half imported where time or memory ends.
         with limits_of(item).suspended():
-            from pytest_regional._torch.inductor import import_compilers
-            from pytest_regional.harness.options import CompileOptions
-            from pytest_regional.harness.regional import harness
-
             import_compilers()
             self._make_servers()
 
@@ -183,17 +184,12 @@ class RunHooks:
 
     def _start_processes(self, item: pytest.Item, regional: Regional) -> None:
         """Say how the test's new processes start."""
-        from pytest_regional.harness.process import NewProcesses
-
         if self._session.settings.process_servers:
             device = regional.device_under_test.name
             regional._new_processes = NewProcesses(self._servers, device, lambda: limits_of(item).suspended())
 
     def _make_servers(self) -> None:
         """Make, before the first marked test and what that sets, the servers that processes are forked from."""
-        from pytest_regional.harness.devices.device import DeviceError, device_under_test
-        from pytest_regional.harness.process import ForkServers
-
         count = self._session.settings.process_servers
         if not count or self._servers is not None:
             return
@@ -259,9 +255,6 @@ class RunHooks:
         item.user_properties[:] = details.without_properties_of_test(item.user_properties)
 
     def _apply_device_skips(self, item: pytest.Item) -> None:
-        from pytest_regional.harness.devices.device import DeviceError, device_under_test, lost
-        from pytest_regional.harness.devices.on_device import device_limit, missing_on
-
         target = item.stash[TARGET]
         try:
             device = device_under_test(target.device)
@@ -288,7 +281,6 @@ class RunHooks:
         regional = item.stash.get(HARNESS, None)
         if target is None or regional is None:
             return (yield)
-        from pytest_regional.harness.devices.emulated import skipping_unsupported
 
         def check_end() -> None:
             _check_fuzzed(item)
@@ -338,7 +330,7 @@ class RunHooks:
             # The JUnit file takes them from the report of the teardown, which comes next.
             item.user_properties.extend(details.properties_of_test(known["counters"], known["worst_parity"]))
         if known.get("proofs") and report.when == "call":
-            report.sections.append(("regional: verified kernels", proofs.table_of(known["proofs"])))
+            report.sections.append(("regional: verified kernels", facts.proof_table(known["proofs"])))
         if report.failed and regional is not None:
             blame = section_of(regional, report.longreprtext)
             report.sections.extend([(SECTION, blame)] if blame else [])
@@ -464,8 +456,6 @@ def _check_fuzzed(item: pytest.Item) -> None:
 
 def _check_end(regional: Regional, *, vacuity: bool) -> None:
     """Fail a test whose body passed without testing anything; no frame of the test is at fault, so none is shown."""
-    from pytest_regional.harness import vacuity as checks
-
     problem = ""
     try:
         checks.check_fallbacks(regional)
@@ -480,8 +470,6 @@ def _check_end(regional: Regional, *, vacuity: bool) -> None:
 
 def _check_verified(regional: Regional) -> None:
     """Fail a test with a kernel that was refuted; each kernel has a time limit, whatever the test's."""
-    from pytest_regional.harness.devices.emulated import KernelRefutedError, check_refuted
-
     problem = ""
     try:
         check_refuted(regional.verified_kernels())

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import pytest
 
 from pytest_regional._base.errors import RegionalError, RegionalValueError
-from pytest_regional._base.seeds import DEFAULT_SEED, MOST_SEED
-from pytest_regional._base.text import shown
+from pytest_regional._base.text import DEFAULT_SEED, MOST_SEED, nearest, shown
 
 if TYPE_CHECKING:
     import argparse
 
-    from pytest_regional._base.budget import Budget
+    from pytest_regional._base.limits import Budget
     from pytest_regional.report.outputs import Outputs
 
 DEFAULT_BACKEND = "reference"
@@ -121,7 +120,6 @@ class Option(NamedTuple):
 
 def _names_backends(word: str) -> bool:
     """Return whether ``word`` is what ``--regional-backend=`` takes, or was meant to be."""
-    from pytest_regional._base.text import nearest
     from pytest_regional.backends import registry
 
     known = registry.names()
@@ -191,7 +189,7 @@ def _kernel_store(value: str | None, config: pytest.Config) -> Path | None:
 
 
 def _fuzz(value: str | None, config: pytest.Config) -> Budget:
-    from pytest_regional._base.budget import Budget
+    from pytest_regional._base.limits import Budget
 
     return Budget.parse(value or "ci")
 

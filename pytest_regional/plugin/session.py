@@ -14,8 +14,8 @@ from pytest_regional.backends import registry
 from pytest_regional.backends.registry import ProjectFile, ProjectFileError
 from pytest_regional.harness.devices.device import DEVICES
 from pytest_regional.plugin import environment, options
-from pytest_regional.plugin.known_failures import KnownFailures
-from pytest_regional.plugin.reporting import ReportingErrors
+from pytest_regional.plugin.marks import KnownFailures
+from pytest_regional.plugin.workers import ReportingErrors
 
 if TYPE_CHECKING:
     from pytest_regional.backends.spec import BackendSpec

@@ -8,11 +8,14 @@ no other process: there the test that left the state fails.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import traceback
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from os import _exit  # before it is guarded
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +25,6 @@ from _pytest._io.saferepr import saferepr
 
 from pytest_regional._base.errors import RegionalError
 from pytest_regional._base.text import encodable
-from pytest_regional.plugin.reporting import ATTRIBUTE
 
 if TYPE_CHECKING:
     from pytest_regional.harness.isolation import Leak
@@ -333,3 +335,86 @@ def _visible(chosen: str | None, devices: Path) -> list[str]:
     # CUDA uses the names before the first one that it does not know; "-1" means none.
     stop = next((place for place, name in enumerate(names) if name in ("", "-1")), len(names))
     return names[:stop]
+
+
+#: What the errors of a worker of pytest-xdist are called on its reports and in its output.
+ATTRIBUTE = "regional_reporting_errors"
+
+
+@dataclass(frozen=True)
+class ReportingError:
+    """One failure.
+
+    Attributes:
+        doing: what was being done, as it follows "while".
+        text: the traceback.
+    """
+
+    doing: str
+    text: str
+
+
+class ReportingErrors:
+    """The failures of one process; the process with the terminal has those of its workers as well."""
+
+    def __init__(self) -> None:
+        self._errors: list[ReportingError] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._errors)
+
+    def __len__(self) -> int:
+        return len(self._errors)
+
+    @contextlib.contextmanager
+    def kept(self, doing: str) -> Iterator[None]:
+        """Keep what the block raises and continue after it; an interrupt, and what ends a test, passes through."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - shown at the end of the run
+            self.note(doing, error)
+
+    @contextlib.contextmanager
+    def around(self, doing: str, context: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
+        """Run the block inside what ``context`` returns; keep what making, entering and leaving that raise."""
+        with contextlib.ExitStack() as stack:
+            with self.kept(doing):
+                stack.enter_context(context())
+            try:
+                yield
+            finally:
+                with self.kept(doing):
+                    stack.close()
+
+    def note(self, doing: str, error: BaseException) -> None:
+        """Keep ``error``."""
+        text = "".join(traceback.format_exception(error))
+        self._errors.append(ReportingError(encodable(doing), encodable(text)))
+
+    def taken(self) -> list[list[str]]:
+        """Return all errors as plain data that crosses processes, and forget them here."""
+        taken = [[error.doing, error.text] for error in self._errors]
+        self._errors.clear()
+        return taken
+
+    def add(self, taken: Iterable[list[str]], process: str = "") -> None:
+        """Add what another process has :meth:`taken`."""
+        beside = f" (on {process})" if process else ""
+        self._errors += [ReportingError(doing + beside, text) for doing, text in taken]
+
+    def write(self, reporter: Any) -> None:
+        """Write every error, those with the same traceback once, with pytest's terminal writer."""
+        if not self._errors:
+            return
+        reporter.section("regional reporting errors", sep="=", red=True)
+        reporter.write_line(
+            "pytest-regional itself failed where it reports. Outcomes of tests are right; what is printed above, and "
+            "written to reports, is not complete, so the run fails. Please report this, with what follows:"
+        )
+        while_doing: dict[str, list[str]] = {}
+        for error in self._errors:
+            while_doing.setdefault(error.text, []).append(error.doing)
+        for text, doings in while_doing.items():
+            more = f", and {len(doings) - 1} times more" if len(doings) > 1 else ""
+            reporter.write_line(f"while {doings[0]}{more}:", red=True)
+            reporter.write_line(text.rstrip())

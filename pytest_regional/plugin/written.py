@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 from _pytest._code.code import ExceptionRepr
 from _pytest.pathlib import bestrelpath
 
-from pytest_regional._base.secrets import masked_urls
-from pytest_regional._base.text import encodable
+from pytest_regional._base.text import encodable, masked_urls
 from pytest_regional.plugin import options
 from pytest_regional.plugin.collection import package_module_of
 from pytest_regional.plugin.evidence import Evidence
+from pytest_regional.plugin.session import RegionalSession
 from pytest_regional.report import ci, step_summary
 from pytest_regional.report.document import BAD, RunReport
 from pytest_regional.report.facts import Facts
@@ -122,8 +122,6 @@ class RunOutputs:
                 terminalreporter.write_line(line)
         for line in self._unwritten:
             terminalreporter.write_line(line, red=True)
-
-    from pytest_regional.plugin.session import RegionalSession
 
 
 #: Options of pytest and Hypothesis that decide what a test does; each is repeated as it was given.

@@ -29,8 +29,9 @@ from pytest_regional.reference.caching.container import (
     CacheWarning,
     UnsavableGraphError,
     WrongKindError,
+    read_artifact,
+    write_artifact,
 )
-from pytest_regional.reference.caching.files import read_artifact, write_artifact
 from pytest_regional.reference.caching.program import RegionCode
 from pytest_regional.reference.compile_regions import as_graph_target
 from pytest_regional.reference.dynamo_backend import compile_dynamo_graph

@@ -19,7 +19,7 @@ from pytest_regional._torch.fx_graphs import preserve_node_meta
 from pytest_regional._torch.inductor import regional_output_code
 from pytest_regional._torch.tracing import python_dispatcher
 from pytest_regional.reference import fingerprint, pass_uuids
-from pytest_regional.reference.caching import container, remote
+from pytest_regional.reference.caching import container, store
 from pytest_regional.reference.caching.outer import KeyFound, OuterCache, annotations_in_pytorchs_key
 from pytest_regional.reference.caching.store import open_store
 from pytest_regional.reference.compile_regions import OnRegionError
@@ -150,7 +150,7 @@ def clear_caches() -> None:
     fingerprint.clear_caches()
     pass_uuids.reset_warnings()
     container.reset_warnings()
-    remote.reset_failures()
+    store.reset_failures()
 
 
 def cache_key(

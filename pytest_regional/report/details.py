@@ -11,6 +11,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from _pytest.junitxml import xml_key
+
+from pytest_regional.harness.codegen.events import UnreadableCodeError, ops_shown
+from pytest_regional.harness.observe.graph_drawing import GraphDrawer
 from pytest_regional.report.document import counter_totals
 from pytest_regional.report.facts import Facts
 
@@ -33,8 +37,6 @@ TRAINING_ERRORS = 5
 
 def new_drawer() -> GraphDrawer:
     """Return what keeps the graphs of a test that a report shows."""
-    from pytest_regional.harness.observe.graph_drawing import GraphDrawer
-
     return GraphDrawer(GRAPHS)
 
 
@@ -98,8 +100,6 @@ def _code(source: GeneratedSource) -> dict[str, Any]:
 
 
 def _code_events(source: GeneratedSource) -> Iterator[dict[str, Any]]:
-    from pytest_regional.harness.codegen.events import UnreadableCodeError, ops_shown
-
     try:
         events = source.events
     except UnreadableCodeError as error:
@@ -178,8 +178,6 @@ def add_to_run(config: pytest.Config, facts: Sequence[Facts]) -> None:
 
     pytest's ``record_testsuite_property`` is a fixture, and lost on workers of pytest-xdist; this is what it calls.
     """
-    from _pytest.junitxml import xml_key
-
     xml = config.stash.get(xml_key, None)
     if xml is not None:
         for name, value in properties_of_run(facts):

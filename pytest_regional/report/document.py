@@ -89,8 +89,6 @@ class RunReport:
             DocumentError: no file, no report, or one of a format that this version does not know; says which, and
                 where in the file.
         """
-        from pytest_regional.report.document import checked_run
-
         return RunReport(**checked_run(read(path, object, "report", most=_LARGEST), path))
 
 

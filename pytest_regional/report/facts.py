@@ -15,7 +15,7 @@ repository; empty for a test that is not in it) and ``line`` say where the test 
 its lines. ``message`` is the beginning of the error itself. ``rerun`` is a command that runs the test again, alone; it
 is added where the report is written. ``shard`` is which part of a fuzz test it is, from 0. ``generated_code`` names
 lines of generated code that the failure concerns (:class:`CodeLine`). ``proofs``, only under ``--regional-verify``, is
-what was found out about each kernel: see :mod:`pytest_regional.report.proofs`. ``new_processes``, only under
+what was found out about each kernel: see :mod:`pytest_regional.report.facts`. ``new_processes``, only under
 ``--regional-processes=forkserver``, is how those of ``in_new_process`` started: how many were ``forked``, and by reason
 how many ``interpreters`` there were.
 """
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
@@ -32,8 +33,8 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from pytest_regional._base.files import LARGEST, dumps
 from pytest_regional._base.stash import FUZZ, Target, is_fuzz_test, shard_of
-from pytest_regional._base.text import encodable, plural
-from pytest_regional.report import proofs
+from pytest_regional._base.text import encodable, plural, printable
+from pytest_regional.harness.devices.device import DeviceError, device_under_test
 
 if TYPE_CHECKING:
     import pytest
@@ -170,7 +171,7 @@ def of(item: pytest.Item, target: Target, regional: Regional | None) -> dict[str
         "fuzz": item.stash[FUZZ].facts if FUZZ in item.stash else None,
         "details": None,
         **place_of(item),
-        **proofs.proofs_of(regional),
+        **proofs_of(regional),
         **_new_processes_of(regional),
         **({"shard": shard_of(item)} if is_fuzz_test(item) else {}),
         **({"culprits": [one.as_data() for one in regional.culprits]} if regional and regional.culprits else {}),
@@ -208,8 +209,6 @@ def _causes(events: Iterable[Event]) -> dict[str, dict[str, int]]:
 
 def _device_name(name: str) -> str:
     """Return what ``auto`` means here, for a test that never got as far as a device."""
-    from pytest_regional.harness.devices.device import DeviceError, device_under_test
-
     try:
         return device_under_test(name).name
     except DeviceError:
@@ -282,3 +281,80 @@ def _line(region: RegionRecord) -> str:
     configs = f" with {region.configs}" if region.configs else ""
     partitions, count = plural(region.partitions, "partition"), plural(len(region.ops), "op")
     return f"  region {region.name}{configs}: {partitions} of {count} ({ops})"
+
+
+Proof = dict[str, Any]
+
+#: The worst verdict of a kernel's outcomes counts.
+_VERDICTS = ("refuted", "unknown", "proved")
+
+#: Reasons for what is unknown that are shown.
+_SHOWN = 5
+
+
+def proofs_of(regional: Regional | None) -> dict[str, Any]:
+    """Return what to add to the facts of a test: nothing where no kernel is verified."""
+    if regional is None or regional.verification is None:
+        return {}
+    return {
+        "proofs": [
+            {
+                "kernel": kernel.kernel,
+                "config": dict(kernel.config),
+                "digest": kernel.digest,
+                "seconds": round(kernel.seconds, 3),
+                "outcomes": [
+                    {"property": one.property, "verdict": one.verdict, "reason": one.reason} for one in kernel.outcomes
+                ],
+            }
+            for kernel in regional.verification.known()
+        ]
+    }
+
+
+def proof_table(proofs: Sequence[Proof]) -> str:
+    """Return a table of the kernels of one test: a line each, with what is not proved below it."""
+    lines = []
+    for proof in proofs:
+        sizes = ", ".join(f"{name}={value}" for name, value in proof["config"].items())
+        names = dict.fromkeys(one["property"] for one in proof["outcomes"])
+        verdicts = ", ".join(f"{name} {_verdict(proof, name)}" for name in names)
+        lines.append(f"{proof['kernel']}{f' ({sizes})' if sizes else ''}: {verdicts}, {proof['seconds']:.2f} s")
+        missing = dict.fromkeys(_proof_line(one) for one in proof["outcomes"] if one["verdict"] != "proved")
+        lines += [f"    {line}" for line in missing]
+    return "\n".join(lines)
+
+
+def _proof_line(outcome: dict[str, str]) -> str:
+    return printable(f"{outcome['property']} {outcome['verdict']}: {outcome['reason']}")
+
+
+def _verdict(proof: Proof, name: str) -> str:
+    found = {one["verdict"] for one in proof["outcomes"] if one["property"] == name}
+    return next(verdict for verdict in _VERDICTS if verdict in found)
+
+
+def proof_totals(facts: Sequence[Facts]) -> list[str]:
+    """Return the lines of the terminal about all kernels of a run; none where none was verified."""
+    proofs = [proof for fact in facts for proof in fact.get("proofs", [])]
+    if not proofs:
+        return []
+    distinct = list({proof["digest"] or id(proof): proof for proof in proofs}.values())
+    lines = [
+        f"{plural(len(distinct), 'distinct kernel')} verified, each with its configurations (values are not verified):"
+    ]
+    for name in dict.fromkeys(one["property"] for proof in distinct for one in proof["outcomes"]):
+        counts = Counter(_verdict(proof, name) for proof in distinct if _has(proof, name))
+        shown = ", ".join(f"{counts[verdict]} {verdict}" for verdict in reversed(_VERDICTS) if counts[verdict])
+        lines.append(f"  {name}: {shown}")
+    seconds = [proof["seconds"] for proof in distinct]
+    lines.append(f"  seconds for a kernel: median {statistics.median(seconds):.2f}, longest {max(seconds):.2f}")
+    reasons = Counter(
+        printable(one["reason"])[:120] for proof in distinct for one in proof["outcomes"] if one["verdict"] == "unknown"
+    )
+    lines += [f"  {count:4} unknown: {reason}" for reason, count in reasons.most_common(_SHOWN)]
+    return lines
+
+
+def _has(proof: Proof, name: str) -> bool:
+    return any(one["property"] == name for one in proof["outcomes"])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_regional._base.errors import RegionalError
-from pytest_regional.report import ci, step_summary
+from pytest_regional.report import ci, page, step_summary
 from pytest_regional.report.document import RunReport
 
 #: Where GitLab's documentation, and its template, look for code quality.
@@ -46,8 +46,6 @@ class Outputs:
 
 
 def _write_html(report: RunReport, path: Path) -> None:
-    from pytest_regional.report import page
-
     page.write(report, path)
 
 

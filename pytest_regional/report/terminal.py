@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_regional._base.budget import crash_markers
 from pytest_regional._base.documents import DocumentError
+from pytest_regional._base.limits import crash_markers
 from pytest_regional._base.text import duration, plural, printable
-from pytest_regional.report import document, proofs
+from pytest_regional.report import document
 from pytest_regional.report.ci import findings_of
 from pytest_regional.report.document import BAD, rows_of, slowest_of, totals_of
-from pytest_regional.report.facts import EXPLAINED, Facts
+from pytest_regional.report.facts import EXPLAINED, Facts, proof_totals
 
 #: Compiles, and causes of one counter, that are shown.
 _SHOWN = 3
@@ -32,7 +32,7 @@ def write(reporter: Any, facts: Sequence[Facts], lost_workers: int, chosen: str 
     reporter.write_line(totals_of(facts))
     _write_slowest(reporter, facts)
     _write_causes(reporter, facts)
-    for line in proofs.totals_of(facts):
+    for line in proof_totals(facts):
         reporter.write_line(line, **({"red": True} if "refuted" in line else {}))
     _write_new_processes(reporter, facts)
     for line in document.advice(facts):

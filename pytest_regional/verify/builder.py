@@ -16,9 +16,19 @@ import z3
 from pytest_regional._torch.triton import interpreter_builder_class, interpreter_options
 from pytest_regional.emulation.interpreter.functions import is_rewritten
 from pytest_regional.verify import symbols
-from pytest_regional.verify.handles import Lanes, Symbol, number, range_of, scalar_tensor, sort_of
 from pytest_regional.verify.outcomes import NotVerifiableError
-from pytest_regional.verify.symbols import Expression, Scope, constant, without_wrap
+from pytest_regional.verify.symbols import (
+    Expression,
+    Lanes,
+    Scope,
+    Symbol,
+    constant,
+    number,
+    range_of,
+    scalar_tensor,
+    sort_of,
+    without_wrap,
+)
 
 READ, WRITE, UPDATE = "load", "store", "atomic operation"
 

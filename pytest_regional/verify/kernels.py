@@ -19,12 +19,20 @@ import z3
 from pytest_regional._torch.triton import jit_parameters, kernel_type, semantic_class
 from pytest_regional.emulation.device import EmulationError
 from pytest_regional.emulation.interpreter.builder import Interpretation, builder, interpreted_as, semantic
-from pytest_regional.emulation.interpreter.functions import Meaning, is_rewritten, python_function
-from pytest_regional.emulation.interpreter.patches import interpreting
+from pytest_regional.emulation.interpreter.functions import Meaning, interpreting, is_rewritten, python_function
 from pytest_regional.verify.builder import Access, Assumption, SymbolicBuilder
-from pytest_regional.verify.handles import Symbol, number, scalar_tensor
 from pytest_regional.verify.outcomes import NotVerifiableError
-from pytest_regional.verify.symbols import Expression, Scope, constant, parts_of, without_wrap, wrapped
+from pytest_regional.verify.symbols import (
+    Expression,
+    Scope,
+    Symbol,
+    constant,
+    number,
+    parts_of,
+    scalar_tensor,
+    without_wrap,
+    wrapped,
+)
 
 _LOOP = "__loop"
 

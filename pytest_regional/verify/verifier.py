@@ -20,7 +20,6 @@ from pytest_regional._torch.triton import dtype_of_pointer, grid_of_inductor_ker
 from pytest_regional.emulation.backend import Emulation, GeneratedGraph
 from pytest_regional.emulation.launch import GRID_LIMITS, constants_of, named_arguments
 from pytest_regional.verify.builder import READ, UPDATE, WRITE
-from pytest_regional.verify.handles import limits_of_type
 from pytest_regional.verify.kernels import KernelRun, Pointer, run_kernel
 from pytest_regional.verify.outcomes import (
     BUFFERS,
@@ -40,6 +39,7 @@ from pytest_regional.verify.properties import covered, filled, memory_safe, race
 from pytest_regional.verify.question import Question, Tensor, decided, reachable
 from pytest_regional.verify.replay import Replay, fault_of_graph
 from pytest_regional.verify.sizes import Size, expression_of, largest
+from pytest_regional.verify.symbols import limits_of_type
 from pytest_regional.verify.wrappers import (
     Contents,
     Graph,

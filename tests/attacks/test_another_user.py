@@ -17,7 +17,7 @@ import pytest
 from pytest_regional.harness.kernel_store import KernelFiles, kernels_kept
 from pytest_regional.harness.kernel_store.files import StoreError, prepared
 from pytest_regional.reference import ArtifactError
-from pytest_regional.reference.caching.files import read_artifact, write_artifact
+from pytest_regional.reference.caching.container import read_artifact, write_artifact
 
 from .another_user import ATTACKER, as_attacker, common_folder, copy, needs_root
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from pytest_regional._base.budget import crash_markers
 from pytest_regional._base.documents import DocumentError
+from pytest_regional._base.limits import crash_markers
 from pytest_regional.cli import main
 from pytest_regional.fuzz.draw.graphs import random_programs
 from pytest_regional.fuzz.findings import files

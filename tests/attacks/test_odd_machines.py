@@ -15,7 +15,7 @@ import pytest_regional
 from pytest_regional.backends.registry import ProjectFile, ProjectFileError
 from pytest_regional.harness import process
 from pytest_regional.plugin import options
-from pytest_regional.plugin.known_failures import KnownFailures
+from pytest_regional.plugin.marks import KnownFailures
 from pytest_regional.report.document import RunReport
 
 PACKAGE = Path(pytest_regional.__file__).parent
@@ -44,7 +44,7 @@ def test_only_findings_that_were_asked_for_have_to_be_writable(pytester: pytest.
 
 
 def test_a_campaign_that_cannot_keep_its_findings_says_so(pytester: pytest.Pytester) -> None:
-    from pytest_regional._base.budget import Budget
+    from pytest_regional._base.limits import Budget
     from pytest_regional.fuzz.fuzz_test import FuzzTest
 
     (pytester.path / "regional-findings").write_text("in the way", encoding="utf-8")

@@ -10,10 +10,10 @@ from urllib.parse import quote
 
 import pytest
 
-from pytest_regional._base.secrets import SecretVariables, masked, masked_urls, without_secrets_of
+from pytest_regional._base.text import SecretVariables, masked, masked_urls, without_secrets_of
 from pytest_regional.harness.isolation import MISSING, Leak, Snapshot
-from pytest_regional.reference.caching import remote
 from pytest_regional.reference.caching.container import reset_warnings
+from pytest_regional.reference.caching.store import SECRET, open_remote_store, reset_failures
 from tests.warm_process import run_module
 
 #: Words that no message of anybody's holds: both halves of each password, whatever stands between.
@@ -43,10 +43,10 @@ def told(text: str) -> list[str]:
 @pytest.fixture(autouse=True)
 def _as_in_a_new_process():
     reset_warnings()
-    remote.reset_failures()
+    reset_failures()
     yield
     reset_warnings()
-    remote.reset_failures()
+    reset_failures()
 
 
 # The words
@@ -108,15 +108,15 @@ def test_urls_in_a_text_are_masked():
 
 def test_no_warning_about_a_shared_cache_tells_the_password(monkeypatch):
     pytest.importorskip("redis")
-    monkeypatch.setenv(remote.SECRET, "hunter2Swordfish")
+    monkeypatch.setenv(SECRET, "hunter2Swordfish")
     wrong = []
     for url in URLS:
         monkeypatch.setenv("TORCHINDUCTOR_REDIS_URL", url)
-        remote.reset_failures()
+        reset_failures()
         reset_warnings()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            store = remote.open_remote_store()
+            store = open_remote_store()
             assert store is not None
             assert list(store.candidates("ab")) == []
         assert len(caught) == 1
@@ -195,7 +195,7 @@ def test_a_run_tells_no_secret(tmp_path, redis_port):
     url = f"redis://attacked:hunter2Swordfish@localhost:{redis_port}/3"
     options = ["-n1", "-vv", "--showlocals", "-rA", "--tb=long", "-p", "no:randomly", "--junitxml=report.xml"]
     options += ["--regional-backend=aot_eager", "--regional-report=page.html,page.json"]
-    variables = {**os.environ, "TORCHINDUCTOR_REDIS_URL": url, remote.SECRET: "hunter2Swordfish"}
+    variables = {**os.environ, "TORCHINDUCTOR_REDIS_URL": url, SECRET: "hunter2Swordfish"}
     run = run_module("pytest", options, tmp_path, variables, timeout=300)
 
     assert "2 failed, 1 passed" in run.stdout, run.stdout + run.stderr

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_regional.bug_report import running
 from pytest_regional.bug_report.running import ScriptRunner, subject_of_test
-from pytest_regional.bug_report.subjects import SubjectError
+from pytest_regional.bug_report.scripts import SubjectError
 
 pytestmark = pytest.mark.usefixtures("warm_process")
 

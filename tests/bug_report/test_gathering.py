@@ -9,7 +9,7 @@ import pytest
 from pytest_regional.bug_report import gathering
 from pytest_regional.bug_report.gathering import as_markdown, gather
 from pytest_regional.bug_report.running import ScriptRun
-from pytest_regional.bug_report.subjects import of_script
+from pytest_regional.bug_report.scripts import of_script
 
 
 class Runner:

@@ -8,7 +8,7 @@ from markdown_it import MarkdownIt
 from pytest_regional.bug_report.gathering import BugReport, as_markdown
 from pytest_regional.bug_report.known_issues import Known, KnownIssue
 from pytest_regional.bug_report.running import ScriptRun
-from pytest_regional.bug_report.subjects import Subject
+from pytest_regional.bug_report.scripts import Subject
 
 SCRIPT = "import torch\n\nprint('```')\n"
 

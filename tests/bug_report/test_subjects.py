@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional.bug_report.subjects import COMPARED, of_script, subject_of
+from pytest_regional.bug_report.scripts import COMPARED, of_script, subject_of
 from pytest_regional.fuzz.findings.folder import FindingsFolder
 from pytest_regional.fuzz.oracles import ORACLES
 

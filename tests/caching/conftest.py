@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional.reference.caching import container, remote
+from pytest_regional.reference.caching import container, store
 
 VARIABLES = (
     "TORCHINDUCTOR_REDIS_URL",
     "TORCHINDUCTOR_REDIS_HOST",
     "TORCHINDUCTOR_REDIS_PORT",
-    remote.SECRET,
-    remote.UNAUTHENTICATED,
+    store.SECRET,
+    store.UNAUTHENTICATED,
 )
 
 
@@ -26,16 +26,16 @@ def as_new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     container.reset_warnings()
-    remote.reset_failures()
+    store.reset_failures()
     yield
     container.reset_warnings()
-    remote.reset_failures()
+    store.reset_failures()
 
 
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setenv("TORCHINDUCTOR_REDIS_HOST", "127.0.0.1")
-    monkeypatch.setenv(remote.SECRET, "a secret")
+    monkeypatch.setenv(store.SECRET, "a secret")
     return monkeypatch
 
 

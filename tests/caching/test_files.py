@@ -10,9 +10,16 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_regional.reference import ArtifactError
-from pytest_regional.reference.caching import files
-from pytest_regional.reference.caching.container import ArtifactNotFoundError, NotAFileError, WrongKindError
-from pytest_regional.reference.caching.files import read_artifact, require_private, write_artifact, write_atomically
+from pytest_regional.reference.caching import container
+from pytest_regional.reference.caching.container import (
+    ArtifactNotFoundError,
+    NotAFileError,
+    WrongKindError,
+    read_artifact,
+    require_private,
+    write_artifact,
+    write_atomically,
+)
 
 
 @pytest.fixture
@@ -119,8 +126,8 @@ def test_another_users_directory_is_refused(artifact: Path, monkeypatch: pytest.
 
 
 def test_a_file_of_another_user_is_refused(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "require_private", lambda folder: None)
-    monkeypatch.setattr(files, "require_private", lambda folder: None)
+    monkeypatch.setattr(container, "require_private", lambda folder: None)
+    monkeypatch.setattr(container, "require_private", lambda folder: None)
     _give_away(artifact, monkeypatch)
     with pytest.raises(ArtifactError, match=rf"{artifact} is owned by user"):
         read_artifact(artifact, "region")
@@ -178,7 +185,7 @@ def test_a_file_taken_for_abandoned_while_it_was_made_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one moment in which a living writer's file has no lock yet."""
-    lock, taken = files._lock, []
+    lock, taken = container._lock, []
 
     def steal_once(descriptor: int, **options: bool) -> bool:
         if not taken:
@@ -186,7 +193,7 @@ def test_a_file_taken_for_abandoned_while_it_was_made_is_made_again(
             taken[0].unlink()
         return lock(descriptor, **options)
 
-    monkeypatch.setattr(files, "_lock", steal_once)
+    monkeypatch.setattr(container, "_lock", steal_once)
     write_atomically(tmp_path / "file", b"12345")
     assert (tmp_path / "file").read_bytes() == b"12345"
     assert len(taken) == 1

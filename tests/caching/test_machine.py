@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pytest_regional.reference.caching import target
-from pytest_regional.reference.caching.target import TargetFingerprint, this_machine
+from pytest_regional.reference.caching import container
+from pytest_regional.reference.caching.container import TargetFingerprint, this_machine
 
 NAMES = [field.name for field in dataclasses.fields(TargetFingerprint)]
 
@@ -60,11 +60,11 @@ def test_processors_with_other_instructions_differ(monkeypatch: pytest.MonkeyPat
         return lambda *_, **__: f"processor: 0\nflags\t\t: {flags}\n\nprocessor: 1\nflags\t\t: {flags}\n"
 
     monkeypatch.setattr(Path, "read_text", cpuinfo("sse4 avx2"))
-    first = target._cpu("")
+    first = container._cpu("")
     monkeypatch.setattr(Path, "read_text", cpuinfo("avx2 sse4"))
-    assert target._cpu("") == first
+    assert container._cpu("") == first
     monkeypatch.setattr(Path, "read_text", cpuinfo("avx2 sse4 amx"))
-    assert target._cpu("") != first
+    assert container._cpu("") != first
 
 
 @pytest.mark.parametrize(
@@ -75,21 +75,21 @@ def test_processors_with_other_instructions_differ(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_compilers_are_named_by_their_version(text: str, name: str) -> None:
-    assert target._compiler("/usr/bin/g++", text) == name
+    assert container._compiler("/usr/bin/g++", text) == name
 
 
 def test_a_compiler_without_a_version_is_identified_by_its_output() -> None:
-    assert target._compiler("cc", "strange 1") != target._compiler("cc", "strange 2")
+    assert container._compiler("cc", "strange 1") != container._compiler("cc", "strange 2")
 
 
 def test_no_compiler_is_an_empty_name() -> None:
-    assert target._compiler("", "") == ""
+    assert container._compiler("", "") == ""
 
 
 def test_without_a_gpu_none_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: pytest.fail("a GPU was asked for"))
-    assert target._gpu() == ""
+    assert container._gpu() == ""
 
 
 def test_gpus_are_named_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_gpus_are_named_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: gpu)
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: "NVRM version: NVIDIA x86_64  570.86.15  Release\n")
-    assert target._gpu() == "H200 sm_90; cuda 12.8; driver 570.86.15"
+    assert container._gpu() == "H200 sm_90; cuda 12.8; driver 570.86.15"
 
 
 def test_the_compiler_is_asked_once_a_process(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_the_compiler_is_asked_once_a_process(tmp_path: Path) -> None:
     compiler.chmod(0o755)
     code = """
 import torch
-from pytest_regional.reference.caching.target import this_machine
+from pytest_regional.reference.caching.container import this_machine
 assert this_machine() is this_machine()
 assert not torch.cuda.is_initialized() or torch.cuda.is_available()
 print(this_machine().compiler)

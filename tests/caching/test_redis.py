@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from pytest_regional.reference import CacheWarning
-from pytest_regional.reference.caching import container, remote
+from pytest_regional.reference.caching import container
+from pytest_regional.reference.caching import store as stores
 from pytest_regional.reference.caching.store import LocalStore, Store, open_store
 from tests.faults.caching.writer import MACHINE
 from tests.redis_server import RunningRedis, free_port
@@ -120,7 +121,7 @@ def test_no_server_is_one_warning_and_no_waiting(environment: pytest.MonkeyPatch
 def test_a_server_that_never_answers_is_waited_for_once(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         environment.setenv("TORCHINDUCTOR_REDIS_PORT", str(silent.getsockname()[1]))
-        environment.setattr(remote, "TIMEOUT_SECONDS", 0.5)
+        environment.setattr(stores, "TIMEOUT_SECONDS", 0.5)
         store = _machine("here", tmp_path)
         started = time.monotonic()
         with pytest.warns(CacheWarning, match="is not used for 60 s.*[Tt]imeout") as said:
@@ -158,7 +159,7 @@ def test_a_server_that_answers_something_else_is_one_warning(
         threading.Thread(target=answer, daemon=True).start()
         port = server.getsockname()[1]
         environment.setenv("TORCHINDUCTOR_REDIS_URL", f"redis://me:swordfish@127.0.0.1:{port}/3")
-        environment.setattr(remote, "TIMEOUT_SECONDS", 0.5)
+        environment.setattr(stores, "TIMEOUT_SECONDS", 0.5)
         store = _machine("here", tmp_path)
         with pytest.warns(CacheWarning, match="is not used for 60 s") as said:
             found = [list(store.candidates("ab")), store.save("ab", b"ours"), list(store.candidates("ab"))]

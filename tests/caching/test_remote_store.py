@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from pytest_regional.reference import CacheWarning
-from pytest_regional.reference.caching import container, remote
+from pytest_regional.reference.caching import container
+from pytest_regional.reference.caching import store as stores
 from pytest_regional.reference.caching.container import KIND
-from pytest_regional.reference.caching.remote import Link, RemoteStore, open_remote_store, sign
-from pytest_regional.reference.caching.store import LocalStore, Store
+from pytest_regional.reference.caching.store import Link, LocalStore, RemoteStore, Store, open_remote_store, sign
 from tests.faults.caching.trials import flipped
 from tests.faults.caching.writer import MACHINE
 
@@ -77,9 +77,9 @@ def test_a_miss_is_one_question_and_a_save_two(store: RemoteStore, server: Serve
 
 
 def test_a_key_with_many_entries_takes_one_more_in_place_of_another(store: RemoteStore, server: Server) -> None:
-    payloads = [b"%d" % number for number in range(remote.PLACES + 3)]
+    payloads = [b"%d" % number for number in range(stores.PLACES + 3)]
     assert all(store.save("ab", payload) for payload in payloads)
-    assert len(server.values) == remote.PLACES
+    assert len(server.values) == stores.PLACES
     assert payloads[-1] in list(store.candidates("ab"))
 
 
@@ -202,7 +202,7 @@ class Failing(Server):
 
 def test_a_failing_server_is_asked_once_a_minute_and_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr(remote.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(stores.time, "monotonic", lambda: now[0])
     server = Failing()
     connections = []
     link = Link("here:1", lambda: connections.append(server) or server)  # type: ignore[func-returns-value]
@@ -233,32 +233,32 @@ def test_errors_not_from_the_server_are_not_hidden(store: RemoteStore) -> None:
 
 @pytest.mark.usefixtures("quiet")
 def test_nothing_is_shared_unless_requested(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(remote.SECRET, "a secret")
+    monkeypatch.setenv(stores.SECRET, "a secret")
     assert open_remote_store() is None
 
 
 @pytest.mark.parametrize("name", ["TORCHINDUCTOR_REDIS_HOST", "TORCHINDUCTOR_REDIS_URL"])
 def test_a_named_server_is_asked(name: str) -> None:
-    assert remote.is_wanted({name: "redis://cache"})
-    assert not remote.is_wanted({name: ""})
+    assert stores.is_wanted({name: "redis://cache"})
+    assert not stores.is_wanted({name: ""})
 
 
 def test_pytorchs_settings_turn_it_on_and_off() -> None:
     named = {"TORCHINDUCTOR_REDIS_HOST": "cache"}
     with torch._inductor.config.patch(fx_graph_remote_cache=True):
-        assert remote.is_wanted({})
+        assert stores.is_wanted({})
         with torch._functorch.config.patch(enable_remote_autograd_cache=False):
-            assert not remote.is_wanted(named)
+            assert not stores.is_wanted(named)
     with torch._inductor.config.patch(fx_graph_remote_cache=False):
-        assert remote.is_wanted(named)
+        assert stores.is_wanted(named)
     with torch._functorch.config.patch(enable_remote_autograd_cache=True):
-        assert remote.is_wanted({})
+        assert stores.is_wanted({})
 
 
 @pytest.mark.parametrize("said", ["", "yes", "1"])
 def test_without_a_secret_nothing_is_shared(environment: pytest.MonkeyPatch, said: str) -> None:
-    environment.delenv(remote.SECRET)
-    environment.setenv(remote.UNAUTHENTICATED, said)
+    environment.delenv(stores.SECRET)
+    environment.setenv(stores.UNAUTHENTICATED, said)
     message = "no secret.*PYTEST_REGIONAL_CACHE_SECRET.*PYTEST_REGIONAL_CACHE_UNAUTHENTICATED=allow"
     with pytest.warns(CacheWarning, match=message) as warned:
         assert [open_remote_store() for _ in range(2)] == [None, None]
@@ -266,7 +266,7 @@ def test_without_a_secret_nothing_is_shared(environment: pytest.MonkeyPatch, sai
 
 
 def test_without_the_package_nothing_is_shared(environment: pytest.MonkeyPatch) -> None:
-    environment.setattr(remote, "redis_is_installed", lambda: False)
+    environment.setattr(stores, "redis_is_installed", lambda: False)
     with pytest.warns(CacheWarning, match=r"pip install 'pytest-regional\[redis\]'") as warned:
         assert [open_remote_store() for _ in range(2)] == [None, None]
     assert len(warned) == 1
@@ -282,7 +282,7 @@ def test_without_the_package_nothing_is_shared(environment: pytest.MonkeyPatch) 
     ],
 )
 def test_the_address_in_messages_holds_no_password(variables: dict[str, str], address: str) -> None:
-    assert remote.address(variables) == address
+    assert stores.address(variables) == address
 
 
 def test_signatures_stay_as_they_are() -> None:

@@ -10,8 +10,8 @@ from pytest_regional.cli import main
 from pytest_regional.fuzz.caches.findings import SequenceFinding
 from pytest_regional.fuzz.caches.model import Key
 from pytest_regional.fuzz.caches.sequences import Compile, Restart
+from pytest_regional.fuzz.findings.files import Signature
 from pytest_regional.fuzz.findings.folder import Finding, FindingsFolder
-from pytest_regional.fuzz.findings.provenance import Signature
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Region, Step
 

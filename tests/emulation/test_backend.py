@@ -12,7 +12,7 @@ import torch
 from torch.fx.traceback import annotate
 
 from pytest_regional._torch import MissingTorchSymbolError, symbol, triton
-from pytest_regional._torch import device as places
+from pytest_regional._torch import triton as places
 from pytest_regional._torch.patching import PatchPoint
 from pytest_regional.emulation import (
     EmulationError,

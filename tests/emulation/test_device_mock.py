@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pytest_regional._torch import MissingTorchSymbolError
-from pytest_regional._torch import device as places
+from pytest_regional._torch import triton as places
 from pytest_regional._torch.patching import PatchPoint
 from pytest_regional.emulation import PROFILES
 from pytest_regional.emulation.device_mock import DeviceMock

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_regional import BackendSpec, BadProgramError, Regional
-from pytest_regional._base.budget import Budget
-from pytest_regional._base.limits import RegionalTimeoutError, cpu_limit
+from pytest_regional._base.limits import Budget, RegionalTimeoutError, cpu_limit
 from pytest_regional.fuzz.caches.campaign import run_random_sequences
 from pytest_regional.fuzz.draw.graphs import random_program
 from pytest_regional.fuzz.model.program import Program

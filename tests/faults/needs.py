@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 
-from pytest_regional.fuzz.features import features_of
-from pytest_regional.fuzz.model.evaluation import live_values
+from pytest_regional.fuzz.findings.folder import features_of
+from pytest_regional.fuzz.model.claims import live_values
 from pytest_regional.fuzz.model.program import Program, Step
 from pytest_regional.fuzz.operators.table import operator_named
 

@@ -292,12 +292,12 @@ BACKENDS = (
     Mutant(
         "latest_first",
         "independent ops and partitions run in the opposite order",
-        patches=_one("schedule:_topological", _latest_first),
+        patches=_one("partition:_topological", _latest_first),
     ),
     Mutant(
         "as_scheduled",
         "ops that could be in several partitions are in the first",
-        patches=_one("schedule:place_in_program_order", _as_scheduled),
+        patches=_one("partition:place_in_program_order", _as_scheduled),
     ),
     Mutant(
         "inputs_reversed",

@@ -11,7 +11,7 @@ import pytest
 
 from bench.fuzz_false_alarms import known_alarms
 from pytest_regional.backends import registry
-from pytest_regional.fuzz.features import DECLARED
+from pytest_regional.fuzz.findings.folder import DECLARED
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Region, Step
 from pytest_regional.fuzz.operators.table import families, operators

@@ -13,8 +13,8 @@ import sys
 import threading
 from pathlib import Path
 
-from pytest_regional._base.budget import crash_marker
 from pytest_regional._base.files import write_whole
+from pytest_regional._base.limits import crash_marker
 from pytest_regional.fuzz.shards import CANNOT, DONE, GROWN, CampaignFolder, Progress
 
 

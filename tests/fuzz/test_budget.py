@@ -1,7 +1,7 @@
 import pytest
 
-from pytest_regional._base.budget import PROFILES, Budget
 from pytest_regional._base.errors import RegionalValueError
+from pytest_regional._base.limits import PROFILES, Budget
 from pytest_regional._base.text import duration
 
 

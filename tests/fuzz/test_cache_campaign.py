@@ -7,15 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_regional._base.budget import Budget
+from pytest_regional._base.limits import Budget
 from pytest_regional.fuzz.caches import campaign as campaign_module
 from pytest_regional.fuzz.caches.campaign import CacheSequences
 from pytest_regional.fuzz.caches.findings import SequenceFinding, features_of_sequence, lines_of, reduce_sequence
 from pytest_regional.fuzz.caches.model import Key
 from pytest_regional.fuzz.caches.sequences import Clear, Compile, Damage, Event, NewProcess, Restart
 from pytest_regional.fuzz.campaign import Campaign
+from pytest_regional.fuzz.findings.files import Signature
 from pytest_regional.fuzz.findings.folder import FindingsFolder
-from pytest_regional.fuzz.findings.provenance import Signature
 from pytest_regional.fuzz.findings.replaying import Outcome, replay
 from pytest_regional.testing import regional
 

@@ -10,9 +10,8 @@ import torch.distributed as dist
 
 from pytest_regional._base.documents import DocumentError, decoded
 from pytest_regional.fuzz.caches.campaign import RULES, fields_of_keys, sequences, sequences_for
-from pytest_regional.fuzz.caches.collectives import COLLECTIVES, MESHES, process_group
 from pytest_regional.fuzz.caches.findings import EventFields, _data
-from pytest_regional.fuzz.caches.model import CacheModel, Key, canonical
+from pytest_regional.fuzz.caches.model import COLLECTIVES, MESHES, CacheModel, Key, canonical, process_group
 from pytest_regional.fuzz.caches.sequences import Compile, NewProcess, Restart, run_sequence
 from pytest_regional.fuzz.oracles import OracleViolationError
 from pytest_regional.testing import regional

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pytest_regional._base.budget import Budget
+from pytest_regional._base.limits import Budget
 from pytest_regional.fuzz.caches.campaign import fields_of_keys, run_random_sequences, sequences
 from pytest_regional.fuzz.caches.model import FEW, MANY, CacheModel, Key, canonical, program_of
 from pytest_regional.fuzz.caches.sequences import (

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_regional import BadProgramError
-from pytest_regional._base.budget import Budget
+from pytest_regional._base.limits import Budget
 from pytest_regional._torch.vetoes import Application
 from pytest_regional.fuzz.campaign import CHECKED_ANYWAY, MANY_HITS, Campaign
+from pytest_regional.fuzz.findings.files import too_many
 from pytest_regional.fuzz.findings.folder import from_data, to_data
-from pytest_regional.fuzz.findings.provenance import too_many
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Region, Step
 from pytest_regional.fuzz.oracles import OracleViolationError

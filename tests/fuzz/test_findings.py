@@ -10,10 +10,9 @@ import torch._inductor.config
 
 from pytest_regional._base.documents import DocumentError
 from pytest_regional.cli import main
-from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.findings import folder
-from pytest_regional.fuzz.findings.folder import Finding, FindingsFolder
-from pytest_regional.fuzz.findings.provenance import Signature
+from pytest_regional.fuzz.findings.files import Signature
+from pytest_regional.fuzz.findings.folder import Finding, FindingsFolder, features_of
 from pytest_regional.fuzz.findings.scripts import shows
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Region, Step

@@ -12,16 +12,15 @@ from pytest_regional._base.documents import DocumentError
 from pytest_regional._base.errors import RegionalValueError
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import PARTITIONERS
-from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.findings import files
-from pytest_regional.fuzz.findings.folder import Finding
-from pytest_regional.fuzz.findings.provenance import Signature
+from pytest_regional.fuzz.findings.files import Signature
+from pytest_regional.fuzz.findings.folder import Finding, features_of
 from pytest_regional.fuzz.findings.scripts import ScriptSpec, stand_alone
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Step
 from pytest_regional.fuzz.oracles import OracleViolationError, check
 from pytest_regional.fuzz.programs import partitioned
-from pytest_regional.fuzz.shrink.edits import reduce_program
+from pytest_regional.fuzz.shrink import reduce_program
 from pytest_regional.testing import regional
 
 TRAINING = Program((TensorInput((4, 4), requires_grad=True),), (Step("sin", (0,), results=(1,)),), (1,))

@@ -11,8 +11,8 @@ import pytest
 from pytest_regional._base.errors import RegionalRuntimeError
 from pytest_regional.fuzz import processes, ray_cluster
 from pytest_regional.fuzz.findings import files
+from pytest_regional.fuzz.findings.files import Signature
 from pytest_regional.fuzz.findings.folder import Finding, FindingsFolder, merge
-from pytest_regional.fuzz.findings.provenance import Signature
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Step
 from pytest_regional.fuzz.processes import Processes

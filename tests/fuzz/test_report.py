@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 
-from pytest_regional._base.budget import crash_marker
+from pytest_regional._base.limits import crash_marker
 from pytest_regional.fuzz.findings import files
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Step

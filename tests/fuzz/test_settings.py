@@ -12,15 +12,15 @@ import torch._functorch.config
 import torch._inductor.config
 
 from pytest_regional import BackendSpec
-from pytest_regional._base.budget import Budget
 from pytest_regional._base.documents import DocumentError
 from pytest_regional._base.errors import RegionalValueError
+from pytest_regional._base.limits import Budget
 from pytest_regional._torch.config import config_default, config_module
 from pytest_regional.fuzz.campaign import Campaign
 from pytest_regional.fuzz.draw.encoding import Options
 from pytest_regional.fuzz.draw.graphs import random_program
-from pytest_regional.fuzz.features import features_of
 from pytest_regional.fuzz.findings import files
+from pytest_regional.fuzz.findings.folder import features_of
 from pytest_regional.fuzz.findings.scripts import ScriptSpec, stand_alone
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Step
@@ -28,7 +28,7 @@ from pytest_regional.fuzz.modes import MODES
 from pytest_regional.fuzz.oracles import OracleViolationError, check
 from pytest_regional.fuzz.programs import Programs
 from pytest_regional.fuzz.settings import BY_NAME, MODULES, SETTINGS, named_settings, settings_applied, settings_of_mode
-from pytest_regional.fuzz.shrink.edits import reduce_program
+from pytest_regional.fuzz.shrink import reduce_program
 from pytest_regional.testing import regional
 
 PLAIN = Program((TensorInput((4,)),), (Step("sin", (0,), results=(1,)),), (1,), training=False)

@@ -8,7 +8,7 @@ import torch
 
 from pytest_regional import BackendSpec, CounterExpectationError, region
 from pytest_regional._base.cache_keys import Difference, differences, in_words, keep_texts, why_missed
-from pytest_regional._torch import key_details
+from pytest_regional._torch import autograd_cache
 from pytest_regional.backends.spec import CacheKey
 from pytest_regional.harness.cache_keys import NoCacheKeyError, NoGraphError, keys_of
 from pytest_regional.reference import pipeline
@@ -154,11 +154,11 @@ def test_a_text_of_an_object_that_cannot_be_printed():
         def __str__(self):
             raise RuntimeError("no text")
 
-    assert key_details._text([1, Silent()]) == "[1, <Silent whose __str__ raises RuntimeError>]"
+    assert autograd_cache._text([1, Silent()]) == "[1, <Silent whose __str__ raises RuntimeError>]"
 
 
 def test_the_text_of_a_constant_is_its_bytes():
     values = torch.arange(6.0).reshape(2, 3)
     same, other = values.t().contiguous().t(), values + 1
-    assert key_details.tensor_text(values) == key_details.tensor_text(same) != key_details.tensor_text(other)
-    assert key_details.tensor_text(torch.empty(0)).startswith("float32 [0]")
+    assert autograd_cache.tensor_text(values) == autograd_cache.tensor_text(same) != autograd_cache.tensor_text(other)
+    assert autograd_cache.tensor_text(torch.empty(0)).startswith("float32 [0]")

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from pytest_regional.harness.observe.attribution import CompileLeaks
+from pytest_regional.harness.observe.annotated import CompileLeaks
 
 
 @pytest.fixture(autouse=True)

@@ -25,8 +25,8 @@ from pytest_regional.harness.fork_server.client import (
     why_search_path_differs,
 )
 
-#: A function of ``preload`` that imports nothing.
-NOTHING = "own_search_path"
+#: A server that imports nothing is asked for it.
+NOTHING = "nothing"
 
 ROOT = Path(__file__).parents[2]
 

@@ -19,7 +19,7 @@ import pytest
 
 from pytest_regional import NewProcessError, VacuousTestError
 from pytest_regional._base.limits import RegionalTimeoutError, time_limit
-from pytest_regional._base.stacks import VARIABLE
+from pytest_regional._base.processes import VARIABLE
 from pytest_regional.harness import process
 from pytest_regional.harness.process import ForkServers, NewProcesses
 from pytest_regional.testing import regional
@@ -261,7 +261,7 @@ class TestAHang:
 
 HANGS = """
 import subprocess, sys, time
-from pytest_regional._base.stacks import write_when_asked
+from pytest_regional._base.processes import write_when_asked
 
 def waits():
     print("printed before", flush=True)

@@ -12,8 +12,7 @@ from pytest_regional.plugin import session
 from pytest_regional.plugin.endings import EndingHooks
 from pytest_regional.plugin.hooks import RunHooks
 from pytest_regional.plugin.phases import PhaseHooks
-from pytest_regional.plugin.reporting import ReportingErrors
-from pytest_regional.plugin.workers import WorkerHooks
+from pytest_regional.plugin.workers import ReportingErrors, WorkerHooks
 
 assert session  # imported here, so that a nested run and what is planted in it see the same modules
 

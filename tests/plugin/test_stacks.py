@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 
-from pytest_regional._base import processes, stacks
+from pytest_regional._base import processes
 
 DUMP = """\
 Thread 0x00007f02 (most recent call first):
@@ -28,23 +28,23 @@ Current thread 0x00007f01 (most recent call first):
 
 
 def test_the_thread_of_the_test_comes_first_and_the_plugins_last():
-    headers = re.findall(r"0x\w+", stacks.ordered(DUMP))
+    headers = re.findall(r"0x\w+", processes.ordered(DUMP))
     assert headers == ["0x00007f01", "0x00007f03", "0x00007f02"]
 
 
 def test_frames_that_lead_to_the_test_are_left_out():
-    first = stacks.ordered(DUMP).split("Thread")[0]
+    first = processes.ordered(DUMP).split("Thread")[0]
     assert "line 12 in hangs" in first
     assert "_child" not in first
     assert "runpy" not in first
 
 
 def test_a_thread_of_the_plugin_alone_keeps_its_frames():
-    assert "in _write" in stacks.ordered(DUMP)
+    assert "in _write" in processes.ordered(DUMP)
 
 
 def test_nothing_is_lost_of_what_is_no_dump():
-    assert stacks.ordered("Fatal Python error: Segmentation fault\n") == "Fatal Python error: Segmentation fault\n"
+    assert processes.ordered("Fatal Python error: Segmentation fault\n") == "Fatal Python error: Segmentation fault\n"
 
 
 def test_stacks_of_this_process_begin_at_the_test_and_name_threads():
@@ -52,7 +52,7 @@ def test_stacks_of_this_process_begin_at_the_test_and_name_threads():
     thread = threading.Thread(target=go_on.wait, name="mine")
     thread.start()
     try:
-        text = stacks.of_threads(sys._getframe())
+        text = processes.of_threads(sys._getframe())
     finally:
         go_on.set()
         thread.join()
@@ -64,7 +64,7 @@ def test_stacks_of_this_process_begin_at_the_test_and_name_threads():
 def test_a_process_without_a_handler_is_left_alone():
     process = subprocess.Popen(["sleep", "65"])
     try:
-        assert stacks.of_processes(processes.with_all_below(process.pid)) == ""
+        assert processes.of_processes(processes.with_all_below(process.pid)) == ""
         assert process.poll() is None
     finally:
         processes.end([process.pid])

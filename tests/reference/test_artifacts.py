@@ -12,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import pytest_regional.testing
 from pytest_regional.reference import CacheWarning, RegionConfigError, artifacts
 from pytest_regional.reference.caching import container
-from pytest_regional.reference.caching.files import write_artifact
+from pytest_regional.reference.caching.container import write_artifact
 from tests.reference.artifact_programs import (
     block,
     conditional,
@@ -227,8 +227,7 @@ def foreign_machine(path):
 def _resealed(path, **fields):
     import dataclasses
 
-    from pytest_regional.reference.caching.container import seal, unseal
-    from pytest_regional.reference.caching.target import this_machine
+    from pytest_regional.reference.caching.container import seal, this_machine, unseal
 
     payload = unseal(path.read_bytes(), kind=artifacts.PROGRAM)
     return seal(payload, kind=artifacts.PROGRAM, machine=dataclasses.replace(this_machine(), **fields))

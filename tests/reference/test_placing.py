@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_regional.reference import partition, plan_partitions, schedule
+from pytest_regional.reference import partition, plan_partitions
 from tests.reference.graphs import diamond
 
 
@@ -76,8 +76,8 @@ def test_a_node_follows_an_operand_that_moved_on():
 
 def test_a_plan_that_loses_a_node_is_an_error_that_names_it(monkeypatch):
     def without_the_last(dag):
-        made = schedule.schedule(dag)
-        return schedule.Schedule(made.steps[:-1], made.least_runs)
+        made = partition.schedule(dag)
+        return partition.Schedule(made.steps[:-1], made.least_runs)
 
     monkeypatch.setattr(partition, "schedule", without_the_last)
     with pytest.raises(partition.RegionalRuntimeError, match="lost z"):
@@ -86,8 +86,8 @@ def test_a_plan_that_loses_a_node_is_an_error_that_names_it(monkeypatch):
 
 def test_a_plan_that_has_a_node_twice_is_an_error_that_names_it(monkeypatch):
     def with_the_first_twice(dag):
-        made = schedule.schedule(dag)
-        return schedule.Schedule([made.steps[0], *made.steps], made.least_runs)
+        made = partition.schedule(dag)
+        return partition.Schedule([made.steps[0], *made.steps], made.least_runs)
 
     monkeypatch.setattr(partition, "schedule", with_the_first_twice)
     with pytest.raises(partition.RegionalRuntimeError, match="has twice a0"):

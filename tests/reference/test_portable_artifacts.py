@@ -13,8 +13,7 @@ from torch.compiler._cache import CacheArtifactManager
 from pytest_regional import region
 from pytest_regional.reference import CacheWarning
 from pytest_regional.reference.caching import container
-from pytest_regional.reference.caching.container import KIND, reset_warnings
-from pytest_regional.reference.caching.target import this_machine
+from pytest_regional.reference.caching.container import KIND, reset_warnings, this_machine
 from tests.faults.caching.trials import flipped
 from tests.reference.caches import compiled, entries, outcomes
 

@@ -8,8 +8,8 @@ import random
 
 from hypothesis import settings
 
-from pytest_regional.reference import schedule as schedule_module
-from pytest_regional.reference.schedule import Dag, schedule
+from pytest_regional.reference import partition as schedule_module
+from pytest_regional.reference.partition import Dag, schedule
 
 GRAPHS_PER_EXAMPLE = 100  # 10,000 graphs with the profile of CI, 1,000,000 with the full one
 

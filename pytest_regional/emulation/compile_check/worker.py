@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from pytest_regional._base.errors import RegionalValueError
-from pytest_regional._base.secrets import SecretVariables
-from pytest_regional._base.text import unknown_name
+from pytest_regional._base.text import SecretVariables, unknown_name
 from pytest_regional.emulation.device import EmulationError
 
 

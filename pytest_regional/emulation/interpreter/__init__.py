@@ -5,10 +5,8 @@ slowly is replaced (float conversions, sub-32-bit floats, reductions and scans o
 every access to memory is checked. Nothing of Triton is changed except while a kernel runs:
 
 * ``values``: numpy representations of Triton's types, conversions between them.
-* ``segments``: the memory of one launch, address by address; where out-of-bounds accesses are seen.
-* ``builder``: the ``create_*`` methods, put together of ``arithmetic``, ``accesses``, ``reductions``; another builder,
-  whose operations do something else, may stand in its place.
-* ``functions``: jitted functions as Python functions.
-* ``patches``: what of Triton is replaced while a kernel runs.
-* ``programs``: the programs of a grid, in order or taking turns.
+* ``accesses``: the memory of one launch, address by address; where out-of-bounds accesses are seen.
+* ``builder``: the ``create_*`` methods, put together of ``arithmetic`` and ``accesses``; another builder, whose
+  operations do something else, may be used in its place.
+* ``functions``: jitted functions as Python functions, and what of Triton is replaced while a kernel runs.
 """

@@ -240,8 +240,6 @@ class Calls:
 
     def get_bf16(self, value: float) -> Any:
         """Return a bfloat16 constant."""
-        from pytest_regional.emulation.interpreter.values import from_numbers
-
         return TensorHandle(from_numbers(np.array([value], dtype=np.float32), tl.bfloat16), tl.bfloat16)
 
     def get_cache_policy(self, *_: Any) -> None:

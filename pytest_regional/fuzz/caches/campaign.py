@@ -11,9 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_regional._base.budget import Budget
+from pytest_regional._base.limits import Budget
 from pytest_regional._torch.distributed import has_distributed
-from pytest_regional.fuzz.caches.collectives import COLLECTIVES, GROUPS, MESHES
 from pytest_regional.fuzz.caches.findings import (
     CacheSequence,
     SequenceFinding,
@@ -21,7 +20,18 @@ from pytest_regional.fuzz.caches.findings import (
     possible_features,
     reduce_sequence,
 )
-from pytest_regional.fuzz.caches.model import ASKS_FOR_SIZE, FEW, MANY, PROGRAMS, STATES, Key, canonical
+from pytest_regional.fuzz.caches.model import (
+    ASKS_FOR_SIZE,
+    COLLECTIVES,
+    FEW,
+    GROUPS,
+    MANY,
+    MESHES,
+    PROGRAMS,
+    STATES,
+    Key,
+    canonical,
+)
 from pytest_regional.fuzz.caches.sequences import (
     DAMAGES,
     Clear,

@@ -11,8 +11,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, structs
 
 from pytest_regional._base.processes import cpu_seconds
 from pytest_regional._torch.config import TIMINGS
-from pytest_regional.fuzz.caches.collectives import COLLECTIVES, GROUPS, MESHES
-from pytest_regional.fuzz.caches.model import PROGRAMS, STATES, Key, canonical
+from pytest_regional.fuzz.caches.model import COLLECTIVES, GROUPS, MESHES, PROGRAMS, STATES, Key, canonical
 from pytest_regional.fuzz.caches.sequences import (
     DAMAGES,
     Clear,
@@ -23,7 +22,7 @@ from pytest_regional.fuzz.caches.sequences import (
     Restart,
     run_sequence,
 )
-from pytest_regional.fuzz.findings.provenance import Provenance, Signature
+from pytest_regional.fuzz.findings.files import Provenance, Signature
 from pytest_regional.fuzz.findings.scripts import with_harness
 from pytest_regional.fuzz.modes import nearest_mode
 

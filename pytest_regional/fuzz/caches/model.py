@@ -10,11 +10,20 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from pytest_regional.fuzz.caches.collectives import COLLECTIVES, CollectiveProgram, equal_groups
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from pytest_regional._base.region import region
+from pytest_regional._torch.distributed import fake_process_group, group_name
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Region, Scope, Step
+
+if TYPE_CHECKING:
+    import torch
+
 
 Answer = Literal["memory", "hit", "miss", "either"]
 """``either``: a hit or a miss, both are right."""
@@ -253,16 +262,12 @@ PROGRAMS: Mapping[str, Callable[[Scope], tuple[Step, ...]]] = MappingProxyType(
 
 
 def _autocast() -> contextlib.AbstractContextManager[Any]:
-    import torch
-
     switched: contextlib.AbstractContextManager[Any] = torch.autocast("cpu", torch.bfloat16)
     return switched
 
 
 @contextlib.contextmanager
 def _one_thread_more() -> Iterator[None]:
-    import torch
-
     before = torch.get_num_threads()
     torch.set_num_threads(before + 1)
     try:
@@ -273,8 +278,6 @@ def _one_thread_more() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _deterministic() -> Iterator[None]:
-    import torch
-
     torch.use_deterministic_algorithms(True)
     try:
         yield
@@ -285,8 +288,6 @@ def _deterministic() -> Iterator[None]:
 @contextlib.contextmanager
 def _medium_precision() -> Iterator[None]:
     """Have products of float32 rounded; PyTorch's own setter would leave the precision of each backend behind."""
-    import torch
-
     backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
     before = torch.get_float32_matmul_precision()
     each = [backend.fp32_precision for backend in backends]
@@ -309,3 +310,90 @@ STATES: Mapping[str, Callable[[], contextlib.AbstractContextManager[Any]]] = Map
         "medium precision": _medium_precision,
     }
 )
+
+
+#: What is compiled where there are process groups, by name, and what of them its graph depends on.
+COLLECTIVES = ("all reduce", "all gather", "gather on mesh", "reads rank")
+
+#: Shapes of device meshes of four ranks, by name.
+MESHES = {"2x2": (2, 2), "4x1": (4, 1)}
+
+#: Process groups of all ranks: the one that there is from the start, and a second one.
+GROUPS = ("world", "other")
+
+
+@dataclass(frozen=True)
+class CollectiveProgram:
+    """A program of two ops in a region, and a collective or the rank between them.
+
+    Attributes:
+        kind: one of ``COLLECTIVES``.
+        region: the id of the region; None leaves its ops unannotated.
+        configs: of the region.
+        rows: the size of the input's first dimension.
+        group: name of the process group.
+        size: of the process group.
+        ranks: who the own rank is, in words; Dynamo compiles anew where they differ, as a process is never another
+            rank, and Dynamo guards none.
+    """
+
+    kind: str
+    region: str | None
+    configs: tuple[tuple[str, Any], ...]
+    rows: int
+    group: str
+    size: int
+    ranks: str
+    training: bool = False
+
+    def inputs(self, device: str, seed: int) -> tuple[torch.Tensor, ...]:
+        """Return the input, drawn from ``seed``."""
+        generator = torch.Generator().manual_seed(seed)
+        return (torch.randn(self.rows, 4, generator=generator).to(device),)
+
+    def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        """Run it."""
+        collectives = torch.ops._c10d_functional
+        if not self.ranks:
+            raise ValueError("a collective needs ranks")
+        marked = contextlib.nullcontext() if self.region is None else region(self.region, configs=dict(self.configs))
+        with marked:
+            y = (x * x).sin()
+        if self.kind == "all reduce":
+            y = collectives.wait_tensor(collectives.all_reduce(y, "sum", self.group))
+        elif self.kind == "reads rank":
+            y = y * (dist.get_rank() + 1)
+        else:
+            y = y.cos() if self.kind == "gather on mesh" else y  # the names of its groups are those of others
+            y = collectives.wait_tensor(collectives.all_gather_into_tensor(y, self.size, self.group))
+        return (y + 1,)
+
+
+@contextlib.contextmanager
+def process_group(world: int, rank: int, mesh: str, group: str) -> Iterator[tuple[str, int]]:
+    """Be a rank of a fake world while the context lasts; yields name and size of the group that programs use.
+
+    Args:
+        world: how many ranks there are; 0 for no process group.
+        rank: the own one.
+        mesh: name of a mesh, whose first dimension is the group; empty for none.
+        group: one of ``GROUPS``, where there is no mesh.
+    """
+    if not world:
+        yield "", 1
+        return
+
+    with fake_process_group(world, rank) as everybody:
+        if mesh:
+            chosen = init_device_mesh("cpu", MESHES[mesh], mesh_dim_names=("rows", "columns")).get_group("rows")
+        else:
+            chosen = dist.new_group(list(range(world))) if group == "other" else everybody
+        yield group_name(chosen), chosen.size()
+
+
+def equal_groups(rank: int, mesh: str) -> int:
+    """Return a number that is the same for ranks whose groups of a mesh's first dimension have one name."""
+    return rank % MESHES[mesh][1]
+
+
+__all__ = ["COLLECTIVES", "GROUPS", "MESHES", "CollectiveProgram", "equal_groups", "process_group"]

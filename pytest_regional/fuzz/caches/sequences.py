@@ -12,11 +12,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import torch
+
 from pytest_regional._base.cache_keys import KEYS
-from pytest_regional.fuzz.caches.collectives import CollectiveProgram, process_group
-from pytest_regional.fuzz.caches.model import STATES, Answer, AnyProgram, CacheModel, Key, program_of
+from pytest_regional._torch.config import recompiles_allowed
+from pytest_regional.fuzz.caches.model import (
+    STATES,
+    Answer,
+    AnyProgram,
+    CacheModel,
+    CollectiveProgram,
+    Key,
+    process_group,
+    program_of,
+)
 from pytest_regional.fuzz.modes import keeping_whole_results
 from pytest_regional.fuzz.oracles import OracleViolationError
+from pytest_regional.harness.pre_grad_passes import counting_pass
 from pytest_regional.harness.raised import message_of
 
 if TYPE_CHECKING:
@@ -153,8 +165,6 @@ def run_sequence(regional: Regional, events: Iterable[Event], *, mode: str = "in
     Raises:
         OracleViolationError: the first event that breaks the model.
     """
-    from pytest_regional._torch.config import recompiles_allowed
-
     # One function may be compiled at each event, with other passes or under other settings.
     with keeping_whole_results(regional, mode), recompiles_allowed(1000):
         executor = Executor(regional, mode)
@@ -205,8 +215,6 @@ def moved_by(regional: Regional, program: AnyProgram, key: Key, passes: Sequence
 
 
 def _compare(key: Key, held: AnyProgram, compiled: Any, seed: int) -> None:
-    import torch
-
     # The one that is held may be of another size.
     program = held if isinstance(held, CollectiveProgram) else program_of(key)
     ours, theirs = program.inputs("cpu", seed), program.inputs("cpu", seed)
@@ -228,8 +236,6 @@ def _compare(key: Key, held: AnyProgram, compiled: Any, seed: int) -> None:
 
 
 def _run(program: AnyProgram, function: Any, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    import torch
-
     if not program.training:
         with torch.no_grad():
             return [function(*inputs)[0]]
@@ -245,8 +251,6 @@ def counters_of(regional: Regional, key: Key, mode: str) -> dict[str, int]:
 
 def passes_of(key: Key) -> list[Any]:
     """Return the passes that ``key`` names, which count their runs."""
-    from pytest_regional.harness.pre_grad_passes import counting_pass
-
     return [counting_pass(uuid=uuid) for uuid in key.passes]
 
 

@@ -1,1 +1,1 @@
-"""Random programs: ``encoding`` (bytes to program), ``templates`` of rare steps, ``near_duplicates``, ``graphs``."""
+"""Random programs: ``encoding`` (bytes to program), ``templates`` (rare steps, near duplicates), ``graphs``."""

@@ -16,8 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_regional.fuzz.draw.near_duplicates import add_near_duplicates
-from pytest_regional.fuzz.draw.templates import DRAWN, add_template
+from pytest_regional.fuzz.draw.templates import DRAWN, add_near_duplicates, add_template
 from pytest_regional.fuzz.model.arguments import (
     FLOATS,
     LAYOUTS,
@@ -28,11 +27,9 @@ from pytest_regional.fuzz.model.arguments import (
     Layout,
     TensorInput,
 )
-from pytest_regional.fuzz.model.building import Builder, Refused
-from pytest_regional.fuzz.model.claims import needs_of_operator, restricted
-from pytest_regional.fuzz.model.evaluation import live_values, uses_rng
+from pytest_regional.fuzz.model.building import Builder, Refused, operands_supplied
+from pytest_regional.fuzz.model.claims import live_values, needs_of_operator, restricted, uses_rng
 from pytest_regional.fuzz.model.program import Block, Context, Program, Region, Scope, Step
-from pytest_regional.fuzz.model.supplying import operands_supplied
 from pytest_regional.fuzz.operators.operator import Operator
 from pytest_regional.fuzz.operators.table import families, operator_named, operators
 from pytest_regional.fuzz.settings import ProgramSetting, Setting

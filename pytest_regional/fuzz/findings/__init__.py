@@ -1,4 +1,4 @@
 """What fuzzing found, kept on disk.
 
-``folder`` and its ``files``, ``scripts`` that reproduce, ``provenance``, ``replaying``.
+``folder`` and its ``files`` with their provenance, ``scripts`` that reproduce, ``replaying``.
 """

@@ -11,6 +11,8 @@ from typing import Any
 
 from pytest_regional._base.documents import DocumentError
 from pytest_regional.fuzz.findings.folder import AnyFinding, FindingsFolder
+from pytest_regional.fuzz.oracles import OracleViolationError
+from pytest_regional.testing import regional
 
 
 class Outcome(Enum):
@@ -68,9 +70,6 @@ def _replayed(path: Path, backend: str | None, device: str | None) -> Replay:
 
 def check_finding(finding: AnyFinding, backend: str, device: str) -> tuple[Outcome, str]:
     """Check a finding again on a backend, which is imported, and a device; return what came of it, and a line on it."""
-    from pytest_regional.fuzz.oracles import OracleViolationError
-    from pytest_regional.testing import regional
-
     try:
         with regional(backend, device, expects_regions=False) as harness:
             finding.check(harness)

@@ -17,8 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_regional._base.secrets import SecretVariables
-from pytest_regional._base.text import printable
+from pytest_regional._base.text import SecretVariables, printable
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.harness.kernel_store import environment_of_scripts
 

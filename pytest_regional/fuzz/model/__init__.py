@@ -1,5 +1,5 @@
 """Programs as data.
 
-* ``program``, ``arguments``: what a program is; ``source``: its text; ``building``: from steps, each tried in eager.
-* ``value_range``: what is known of values; ``claims``: what a program promises; ``evaluation``: an eager run.
+* ``program``, ``arguments``: what a program is, and what is known of its values; ``source``: its text.
+* ``building``: from steps, each tried in eager; ``claims``: what a program promises, and an eager run.
 """

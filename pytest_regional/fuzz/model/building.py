@@ -1,7 +1,7 @@
 """Build programs step by step, each tried in eager on small CPU tensors before it is taken.
 
 Eager itself says what shape, dtype, strides and aliasing a result has and what it refuses; the operator table adds what
-must hold for *all* inputs (:mod:`~pytest_regional.fuzz.model.value_range`). A step that does not fit is refused, never
+must hold for *all* inputs (:mod:`~pytest_regional.fuzz.model.arguments`). A step that does not fit is refused, never
 an error: generators skip it, reducers take that as "keep it".
 """
 
@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_regional._base.errors import RegionalError
 from pytest_regional._torch.tracing import base_of
-from pytest_regional.fuzz.model.arguments import TensorInput
-from pytest_regional.fuzz.model.claims import needs_of_operator
-from pytest_regional.fuzz.model.evaluation import (
+from pytest_regional.fuzz.model.arguments import TensorInput, ValueRange
+from pytest_regional.fuzz.model.claims import (
     REFUSALS,
     apart,
     eager,
@@ -29,13 +28,13 @@ from pytest_regional.fuzz.model.evaluation import (
     live_values,
     makes_at_most,
     memory_of,
+    needs_of_operator,
     touched,
     uses_rng,
 )
-from pytest_regional.fuzz.model.program import Block, Context, Parameter, Program, ProgramError, Scope, Step
+from pytest_regional.fuzz.model.program import Block, Context, Parameter, Program, ProgramError, Region, Scope, Step
 from pytest_regional.fuzz.model.source import make_inputs
-from pytest_regional.fuzz.model.value_range import ValueRange
-from pytest_regional.fuzz.operators.operator import Operator, Picks, ProgramValue, fits_dtype
+from pytest_regional.fuzz.operators.operator import Operator, Picks, ProgramValue, Wanted, fits_dtype
 from pytest_regional.fuzz.operators.table import operator_named
 
 if TYPE_CHECKING:
@@ -551,4 +550,126 @@ def value_ranges(program: Program) -> Mapping[int, ValueRange]:
     return {number: value.value_range for number, value in builder.values.items()}
 
 
-__all__ = ["Builder", "Refused", "check_buildable", "value_ranges"]
+_ROW = Step("select", parameters=(("dim", 0), ("index", 0)))
+_COLUMN = Step("select", parameters=(("dim", 1), ("index", 0)))
+_LONGER = Step("unsqueeze", parameters=(("dim", 0),))
+
+#: Steps to other sizes: without, of one row, of two, of one element of each row, of each channel, of more dimensions.
+_SIZES: tuple[tuple[Step, ...], ...] = (
+    (),
+    (_ROW,),
+    (Step("narrow", parameters=(("dim", 0), ("start", 0), ("length", 2))),),
+    (_COLUMN,),
+    (_COLUMN, _COLUMN),
+    (_COLUMN, _COLUMN, _COLUMN),
+    (_ROW, _COLUMN),
+    (_ROW, _COLUMN, _COLUMN),
+    (_LONGER,),
+    (_LONGER, _LONGER),
+)
+
+#: Steps to other values, each with the place of the one that it stands behind; -1 is the value as it is.
+_VALUES: tuple[tuple[int, Step], ...] = (
+    (-1, Step("detach")),
+    (-1, Step("clone")),
+    (0, Step("clone")),
+    # Between 1/4 and 3/4
+    (-1, Step("tanh")),
+    (3, Step("mul_number", parameters=(("value", 0.25),))),
+    (4, Step("add_number", parameters=(("value", 0.5),))),
+    (5, Step("detach")),
+    (6, Step("clone")),
+    # From 2 upward
+    (-1, Step("square")),
+    (8, Step("add_number", parameters=(("value", 2.0),))),
+    (9, Step("detach")),
+    (10, Step("clone")),
+    # Truth values, 0 and 1, -1 to 1, bytes
+    (-1, Step("gt_number", parameters=(("value", 0.0),))),
+    (12, Step("to_int64")),
+    (-1, Step("sign")),
+    (14, Step("to_int64")),
+    (14, Step("detach")),
+    (14, Step("to_int8")),
+    # Two places
+    (-1, Step("literal_index")),
+)
+
+#: How many values of the program are tried, the newest first.
+_SOURCES = 2
+
+
+def operands_supplied(
+    builder: Builder, operator: Operator, references: Sequence[int], scope: Scope
+) -> list[ProgramValue] | None:
+    """Return operands for ``operator``, made where none is there; None, and nothing added, where that does not help.
+
+    Args:
+        builder: a program under construction.
+        operator: what the operands are for.
+        references: for each operand, how many suitable values to go back from the newest; taken modulo.
+        scope: where the operator is to stand; what is made stands in its regions.
+    """
+    mark = len(builder.steps)
+    regions = tuple(context for context in scope if isinstance(context, Region))
+    chosen: list[ProgramValue] = []
+    for position in range(len(operator.operands)):
+        found = builder.suitable(operator, chosen)
+        value = found[references[position] % len(found)] if found else _made(builder, operator, chosen, regions)
+        if value is None:
+            builder.take_back(mark)
+            return None
+        chosen.append(value)
+    return chosen
+
+
+def _made(builder: Builder, operator: Operator, before: Sequence[ProgramValue], scope: Scope) -> ProgramValue | None:
+    mark = len(builder.steps)
+    wanted = operator.operands[len(before)]
+    newest = [value for value in reversed(builder.values.values()) if value.is_float][:_SOURCES]
+    for source in before or newest:
+        for sizes in _SIZES:
+            steps = _steps_to(builder, wanted, before, source, sizes, scope)
+            builder.take_back(mark)
+            if steps is not None:
+                return _behind(builder, source, steps, scope)
+    return None
+
+
+def _steps_to(
+    builder: Builder,
+    wanted: Wanted,
+    before: Sequence[ProgramValue],
+    source: ProgramValue,
+    sizes: Sequence[Step],
+    scope: Scope,
+) -> Sequence[Step] | None:
+    """Return the first steps behind ``source`` to what is wanted, through others that it leaves in the program."""
+    sized = _behind(builder, source, sizes, scope)
+    if sized is None or (sizes and wanted(sized, *before)):
+        return None if sized is None else sizes
+    found: dict[int, tuple[ProgramValue, tuple[Step, ...]]] = {-1: (sized, tuple(sizes))}
+    for place, (parent, step) in enumerate(_VALUES):
+        if parent not in found:
+            continue
+        value, steps = found[parent]
+        made = _behind(builder, value, (step,), scope)
+        if made is not None:
+            found[place] = made, (*steps, step)
+            if wanted(made, *before):
+                return found[place][1]
+    return None
+
+
+def _behind(builder: Builder, source: ProgramValue, steps: Sequence[Step], scope: Scope) -> ProgramValue | None:
+    number = source.number
+    for step in steps:
+        try:
+            added = builder.add(Step(step.operator, (number,), step.parameters, (), scope))
+        except Refused:
+            return None
+        number = added.results[0]
+    return builder.values[number]
+
+
+__all__ = ["Builder", "Refused", "check_buildable", "operands_supplied", "value_ranges"]

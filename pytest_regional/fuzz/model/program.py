@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pytest_regional._base.errors import RegionalError
 from pytest_regional.fuzz.model.arguments import TensorInput
+from pytest_regional.fuzz.model.source import function_of, make_inputs, source_of
 from pytest_regional.fuzz.settings import ProgramSetting
 
 if TYPE_CHECKING:
@@ -154,8 +155,6 @@ class Program:
     function: Callable[..., Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        from pytest_regional.fuzz.model.source import function_of
-
         # Dynamo reads the attribute of an object that it guards on: it has to be there before the first call.
         object.__setattr__(self, "function", function_of(self))
 
@@ -165,15 +164,11 @@ class Program:
 
     def inputs(self, device: Any = "cpu", seed: int = 0) -> tuple[torch.Tensor, ...]:
         """Return new inputs on ``device``; the same for the same seed."""
-        from pytest_regional.fuzz.model.source import make_inputs
-
         return make_inputs(self.arguments, device, seed)
 
     @cached_property
     def source(self) -> str:
         """The program as Python source that needs only torch: ``program(...)`` and ``inputs(device, seed)``."""
-        from pytest_regional.fuzz.model.source import source_of
-
         return source_of(self)
 
     def __str__(self) -> str:

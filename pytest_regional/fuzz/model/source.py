@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import linecache
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -270,7 +271,6 @@ def defined(names: Iterable[str]) -> dict[str, Any]:
 
 @functools.cache
 def _common() -> dict[str, Any]:
-    import math
 
     import torch
     from torch.fx.traceback import annotate

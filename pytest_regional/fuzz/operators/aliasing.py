@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_regional._torch.tracing import base_of
-from pytest_regional.fuzz.model.value_range import ValueRange, product, total
+from pytest_regional.fuzz.model.arguments import ValueRange, product, total
 from pytest_regional.fuzz.operators.operator import (
     Operator,
     Parameters,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pytest_regional.fuzz.model.value_range import ValueRange, between, integers, product, total
+from pytest_regional.fuzz.model.arguments import ValueRange, between, integers, product, total
 from pytest_regional.fuzz.operators.operator import (
     Operator,
     Parameters,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_regional.fuzz.model.value_range import ValueRange, between, product, total
+from pytest_regional.fuzz.model.arguments import ValueRange, between, product, total
 from pytest_regional.fuzz.operators.operator import (
     Operator,
     Parameters,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
+import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pytest_regional._torch.tracing import base_of, storage_key
-from pytest_regional.fuzz.model.value_range import LIMITS, ValueRange
+from pytest_regional.fuzz.model.arguments import LIMITS, ValueRange
 
 if TYPE_CHECKING:
     import torch
@@ -200,8 +201,6 @@ def argument_value(name: str, value: Any) -> Any:
 
 
 def _field_names(template: str) -> list[str]:
-    import string
-
     return [name for _, name, _, _ in string.Formatter().parse(template) if name]
 
 

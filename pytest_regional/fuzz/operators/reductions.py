@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pytest_regional.fuzz.model.value_range import ValueRange, between, integers
+from pytest_regional.fuzz.model.arguments import ValueRange, between, integers
 from pytest_regional.fuzz.operators.operator import (
     Operator,
     Parameters,

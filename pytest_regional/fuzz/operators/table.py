@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 from collections.abc import Mapping
 from types import MappingProxyType
 
 from pytest_regional._base.errors import RegionalValueError
+from pytest_regional._torch import torch_version
 from pytest_regional.fuzz.operators import (
     aliasing,
     calls,
     factories,
-    functional,
     indexing,
-    integer,
     matmul,
-    patterns,
     pointwise,
     reductions,
     transforms,
     views,
-    writes,
 )
 from pytest_regional.fuzz.operators.aten import derived_operators
 from pytest_regional.fuzz.operators.operator import Operator
@@ -31,14 +29,10 @@ _MODULES = (
     views,
     factories,
     matmul,
-    integer,
-    writes,
     indexing,
     calls,
     aliasing,
-    patterns,
     transforms,
-    functional,
 )
 
 #: Families in the table's order: programs shrink to what stands first. Families of one line stand as in their module.
@@ -73,8 +67,6 @@ def _place(operator: Operator) -> int:
 @functools.cache
 def operators() -> Mapping[str, Operator]:
     """Return the operators that this torch has, the simplest first."""
-    from pytest_regional._torch import torch_version
-
     written = (one for module in _MODULES for one in module.OPERATORS)
     everything = sorted((*written, *derived_operators()), key=_place)
     names = [operator.name for operator in everything]
@@ -91,8 +83,6 @@ def operator_named(name: str) -> Operator:
     Raises:
         RegionalValueError: none is; with the nearest names.
     """
-    import difflib
-
     table = operators()
     if name not in table:
         close = difflib.get_close_matches(name, table, n=3)

@@ -15,7 +15,14 @@ from torch.fx import GraphModule
 from torch.fx.traceback import get_current_meta
 
 from pytest_regional._torch.config import INDUCTOR, config_values
-from pytest_regional._torch.fx_graphs import clone_alone, forget_sources, trace_functional
+from pytest_regional._torch.fx_graphs import (
+    clone_alone,
+    forget_sources,
+    is_graph_module,
+    takes_one_list,
+    trace_functional,
+)
+from pytest_regional._torch.inductor import is_boxed
 from pytest_regional._torch.tracing import new_fake_mode
 from pytest_regional.fuzz.graph_capture import NotCapturedError, needs_dynamo
 from pytest_regional.fuzz.model.arguments import TensorInput
@@ -127,9 +134,6 @@ def annotation_of(scope: Scope) -> dict[str, Any]:
 
 def call(compiled: Any, inputs: Sequence[Any]) -> Any:
     """Call what a graph pass returned."""
-    from pytest_regional._torch.fx_graphs import is_graph_module, takes_one_list
-    from pytest_regional._torch.inductor import is_boxed
-
     one_list = takes_one_list(compiled) if is_graph_module(compiled) else is_boxed(compiled)
     return compiled(list(inputs)) if one_list else compiled(*inputs)
 

@@ -11,6 +11,8 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 
+import torch
+
 from pytest_regional._torch import config
 from pytest_regional.fuzz.model.program import Context, Program, Region, Scope, Step
 from pytest_regional.fuzz.modes import INTERPRETED
@@ -77,8 +79,6 @@ def may_start_over(example: ExampleRun) -> bool:
     """Tell whether Dynamo may hand the graph over twice: each time is a lookup, and a run of the pass."""
     # It finds behind the lookup that a size is not dynamic, or takes a float64 without dimensions for a Python number
     # (TensorifyScalarRestartAnalysis, which AOTAutograd raises through any backend; 2.11 to 2.15).
-    import torch
-
     program = example.program
     numbers = any(value.dim() == 0 and value.dtype == torch.float64 for value in program.inputs())
     return bool(program.dynamic) or numbers or any(argument.dynamic for argument in program.arguments)

@@ -17,7 +17,7 @@ import torch
 from pytest_regional._torch.tracing import is_zero_tensor
 from pytest_regional.fuzz.model.arguments import LAYOUTS, TensorInput
 from pytest_regional.fuzz.model.building import check_buildable
-from pytest_regional.fuzz.model.evaluation import Memory
+from pytest_regional.fuzz.model.claims import Memory
 from pytest_regional.fuzz.model.program import Program, ProgramError
 from pytest_regional.fuzz.operators.table import operator_named
 from pytest_regional.fuzz.oracles.example_run import ExampleRun, ExpectedResults

@@ -23,14 +23,13 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_regional._base.errors import RegionalError
+from pytest_regional._torch.fx_graphs import flatten
 from pytest_regional._torch.operators import is_op_overload, schema_of
-from pytest_regional._torch.pytree import flatten
 from pytest_regional._torch.tracing import is_zero_tensor, with_memory
-from pytest_regional.fuzz.model.arguments import FLOATS, TensorInput
+from pytest_regional.fuzz.model.arguments import DIGITS, FLOATS, TensorInput, ValueRange, unit_of
 from pytest_regional.fuzz.model.building import Builder, Refused
-from pytest_regional.fuzz.model.evaluation import touched
+from pytest_regional.fuzz.model.claims import touched
 from pytest_regional.fuzz.model.program import Block, Parameter, Program, Step, renumbered
-from pytest_regional.fuzz.model.value_range import DIGITS, ValueRange, unit_of
 from pytest_regional.fuzz.operators.operator import Operator, Picks, ProgramValue
 from pytest_regional.fuzz.operators.table import operator_named, operators
 from pytest_regional.fuzz.oracles.example_run import ExampleRun

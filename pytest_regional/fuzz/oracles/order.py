@@ -13,20 +13,201 @@ from __future__ import annotations
 import contextlib
 import operator
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
+from torch.fx import GraphModule
+from torch.fx.node import map_arg
+
 from pytest_regional._torch import fx_graphs, inductor
-from pytest_regional._torch.codegen import RawLaunch
+from pytest_regional._torch.inductor import RawLaunch
 from pytest_regional._torch.operators import is_op_overload, op_name, schema_of
 from pytest_regional.backends.ordering import add_control_deps
 from pytest_regional.fuzz.modes import INTERPRETED, MODES
 from pytest_regional.fuzz.oracles.example_run import ExampleRun
 from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle
 from pytest_regional.fuzz.oracles.parity import mismatches_of, raise_failure
-from pytest_regional.fuzz.oracles.watching import WatchedGraph, graphs_of
+from pytest_regional.fuzz.oracles.watching import NodeInfo, WatchedGraph, WatchedPartition, graphs_of
 from pytest_regional.harness.observe import annotated
+from pytest_regional.harness.observe.annotated import RegionId
 from pytest_regional.harness.observe.listeners import CompileListener
+
+
+def check_plan(example: ExampleRun) -> None:
+    """Raise where the partitions of a graph break one of the rules."""
+    graphs = example.cold.watched.graphs
+    if not any(graph.regions for graph in graphs):
+        raise NoClaim("no graph holds a region")
+    for graph in graphs:
+        for rule in (_one_region_each, _nothing_else, _all_compiled, _as_few_as_possible):
+            found = rule(example, graph)
+            if found:
+                origin, detail, region = found
+                stage = "backward" if graph.kind == "backward" else "compile"
+                raise example.violation("plan", stage, f"{graph.kind} graph: {detail}", origin=origin, region=region)
+    _equal_partitions_once(example, graphs)
+
+
+Broken = tuple[str, str, str | None] | None
+"""Origin, detail and region of a violation."""
+
+
+def _key_of(example: ExampleRun, region: RegionId) -> RegionId:
+    """Return the part of a region key that the backend tells apart."""
+    spec = example.regional._spec
+    name, configs = region
+    return name if spec.supports("region_ids") else "", configs if spec.supports("distinct_region_configs") else ""
+
+
+def _one_region_each(example: ExampleRun, graph: WatchedGraph) -> Broken:
+    for partition in graph.partitions:
+        keys = {_key_of(example, region): region for region in partition.regions}
+        if len(keys) > 1:
+            named = " and ".join(_described(region) for region in keys.values())
+            names = {name for name, _ in keys}
+            origin = "a partition mixes regions" if len(names) > 1 else "a partition mixes configs of one region"
+            return origin, f"one partition holds operators of {named}", partition.regions[0][0]
+    return None
+
+
+def _described(region: RegionId) -> str:
+    name, configs = region
+    return f"region {name!r}" + (f" with {configs}" if configs not in ("[]", "{}") else "")
+
+
+def _nothing_else(example: ExampleRun, graph: WatchedGraph) -> Broken:
+    for partition in graph.partitions:
+        unmarked = [node for node in partition.nodes if node.operator and not node.region]
+        strange = [node for node in unmarked if not node.sums_gradients]
+        if strange:
+            return (
+                "an operator outside of all regions is compiled",
+                f"{strange[0].operator} is in no region and was compiled with {list(partition.operators)}",
+                partition.regions[0][0] if partition.regions else None,
+            )
+    return None
+
+
+def _all_compiled(example: ExampleRun, graph: WatchedGraph) -> Broken:
+    if not graph.shows:
+        return None
+    asked = _counted(node for node in graph.nodes if node.region)
+    called = [example.cold.watched.artifacts.get(artifact) for artifact in graph.calls]
+    if None in called:
+        return "a call of something compiled elsewhere", "a region calls code that this compile did not make", None
+    compiled = [node for partition in called if partition for node in partition.nodes if node.region]
+    missing = asked - _counted(compiled) - Counter(graph.eager_views)
+    extra = _counted(compiled) - asked
+    if graph.eager:
+        return "a region is silently eager", f"{graph.eager} are annotated and run eager", None
+    if missing:
+        return "an annotated operator is not compiled", f"annotated, but compiled nowhere: {dict(missing)}", None
+    return _too_much(graph, extra, {node.operator for node in compiled if node.effect})
+
+
+def _too_much(graph: WatchedGraph, extra: Counter[str], effects: Collection[str | None]) -> Broken:
+    """Check operators that are compiled more often than the graph holds them.
+
+    A backend may add what only computes to a region, as a pass of its own; it may not take it from outside.
+    """
+    taken = extra & (_counted(node for node in graph.nodes if not node.region) - Counter(graph.outside))
+    if taken:
+        return (
+            "an operator outside of all regions is compiled",
+            f"in no region of the graph, but compiled with one: {dict(taken)}",
+            None,
+        )
+    twice = sorted(name for name in extra if name in effects)
+    if twice:
+        return "an operator is compiled twice", f"{twice} draw, write or do more, and are compiled more often", None
+    return None
+
+
+def _counted(nodes: Iterable[NodeInfo]) -> Counter[str]:
+    # By operator alone: partitions that are shared bear the region of the first.
+    return Counter(node.operator for node in nodes if node.operator)
+
+
+def _as_few_as_possible(example: ExampleRun, graph: WatchedGraph) -> Broken:
+    if not graph.shows or graph.nested:
+        return None
+    keys = {region: _key_of(example, region) for region in graph.regions}
+    least = {key: least_partitions(graph.nodes, keys, key, as_it_likes=True) for key in set(keys.values())}
+    if len(graph.calls) < sum(least.values()):
+        return (
+            "fewer partitions than can be",
+            f"{len(graph.calls)} compiled calls, though {sum(least.values())} are the least for {least}",
+            None,
+        )
+    enough = sum(least_partitions(graph.nodes, keys, key) for key in least)
+    exact = len(least) == 1 and not any(node.effect for node in graph.nodes)
+    if exact and len(graph.calls) > enough:
+        return (
+            "more partitions than needed",
+            f"{len(graph.calls)} compiled calls of one region, though {enough} are enough",
+            graph.regions[0][0],
+        )
+    return None
+
+
+def least_partitions(
+    nodes: Iterable[NodeInfo], keys: Mapping[RegionId, RegionId], key: RegionId, *, as_it_likes: bool = False
+) -> int:
+    """Return how many partitions the nodes of one key need: how often a path leaves the region and comes back.
+
+    Nodes without an operator (elements of results, say) stand where the node stands that they belong to. So do those
+    that a backend may compile or not, if it does ``as_it_likes`` and that saves a way out of the region and back; else
+    they are in the region they are marked with.
+    """
+    inside: dict[str, bool] = {}
+    behind: dict[str, int] = {}
+    most = 0
+    for node in nodes:
+        belongs = keys.get(node.region) == key if node.region else False
+        free = as_it_likes and (node.view or node.sums_gradients)
+        if free or (not node.operator and node.inputs):
+            belongs = any(inside.get(name, False) for name in node.inputs)
+        if free and belongs:  # outside is as good where a path through another input left the region once more
+            stays = max(behind.get(name, 0) for name in node.inputs)
+            belongs = any(inside.get(name, False) and behind.get(name, 0) == stays for name in node.inputs)
+        left = (behind.get(name, 0) + (inside.get(name, False) and not belongs) for name in node.inputs)
+        behind[node.name], inside[node.name] = max(left, default=0), belongs
+        if belongs and node.operator and not free:
+            most = max(most, behind[node.name] + 1)
+    return most
+
+
+def _equal_partitions_once(example: ExampleRun, graphs: Iterable[WatchedGraph]) -> None:
+    if not example.regional.supports("share_identical"):
+        return
+    seen: dict[str, WatchedPartition] = {}
+    for graph in graphs:
+        for partition in graph.partitions:
+            if partition.shape is None:
+                continue
+            if partition.shape in seen:
+                raise example.violation(
+                    "plan",
+                    "backward" if graph.kind == "backward" else "compile",
+                    f"equal partitions were compiled twice: {list(partition.operators)}",
+                    origin="equal partitions are compiled twice",
+                )
+            seen[partition.shape] = partition
+
+
+_PLAN_ORACLES = (
+    Oracle(
+        "plan",
+        "Partitions hold one region each, and are as few as can be; all that is annotated is compiled, nothing else.",
+        check_plan,
+        modes=MODES,
+        requires=("regions",),
+        place=50,
+    ),
+)
+
 
 #: Positions of the ends, and whether no value flows from the first to the second.
 Edge = tuple[int, int, bool]
@@ -160,8 +341,6 @@ class OrderListener(CompileListener):
         return edges, names
 
     def _look(self, kind: str, gm: Any, edges: Sequence[Edge], names: dict[int, str]) -> None:
-        from torch.fx import GraphModule
-
         if not isinstance(gm, GraphModule):
             return
         places: dict[int, Place] = {}
@@ -198,8 +377,6 @@ def _launched(launch: RawLaunch) -> set[tuple[int, int]]:
 
 def _can_be_ordered(node: Any) -> bool:
     """Tell operators that make one new tensor and do nothing else."""
-    import torch
-
     if node.op != "call_function" or not is_op_overload(node.target) or not node.all_input_nodes:
         return False
     schema, value = schema_of(node.target), node.meta.get("val")
@@ -211,8 +388,6 @@ def _can_be_ordered(node: Any) -> bool:
 
 def _equal_nodes(graph: Any) -> set[Any]:
     """Return the nodes that compute what another one computes: compilers merge them, and then an edge has no end."""
-    from torch.fx.node import map_arg
-
     numbers: dict[Any, Any] = {}
     groups: dict[Any, list[Any]] = {}
     for node in graph.nodes:
@@ -228,8 +403,6 @@ def _equal_nodes(graph: Any) -> set[Any]:
 
 def _made_of_constants(graph: Any) -> set[Any]:
     """Return the nodes that no tensor flows into: Inductor computes them again wherever they are read."""
-    import torch
-
     made: set[Any] = set()
     for node in graph.nodes:
         is_tensor = node.op == "placeholder" and isinstance(node.meta.get("val"), torch.Tensor)
@@ -285,6 +458,7 @@ def _needed_by(graph: Sequence[Any]) -> dict[Any, set[Any]]:
 
 
 ORACLES = (
+    *_PLAN_ORACLES,
     Oracle(
         "region_order",
         "A region runs after the regions that its annotation names.",

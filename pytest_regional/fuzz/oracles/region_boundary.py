@@ -16,6 +16,8 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from pytest_regional._torch import fx_graphs, inductor
 from pytest_regional._torch.tracing import storage_key
 from pytest_regional.fuzz.modes import MODES
@@ -141,8 +143,6 @@ def difference(expected: Any, value: Any, *, offset: bool = True) -> str:
         offset: whether a storage offset counts that is aligned in the one only. Some eager operators, such as
             ``select_scatter``, keep their input's offset and their fake counterparts do not.
     """
-    import torch
-
     if not isinstance(expected, torch.Tensor) or not isinstance(value, torch.Tensor):
         return ""
     if expected.dtype != value.dtype:
@@ -178,8 +178,6 @@ def _is_aligned(offset: int, value: torch.Tensor) -> bool:
 
 def _share(one: Any, other: Any) -> bool | None:
     """Return whether two tensors share memory; None where that cannot be told."""
-    import torch
-
     if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
         return None
     if one.layout != torch.strided or other.layout != torch.strided or not one.numel() or not other.numel():

@@ -13,9 +13,8 @@ from typing import Any
 import torch
 
 from pytest_regional._torch.config import FUNCTORCH, patched_config
-from pytest_regional._torch.pytree import flatten
-from pytest_regional.fuzz.findings.files import from_data, to_data
-from pytest_regional.fuzz.findings.provenance import reason_of
+from pytest_regional._torch.fx_graphs import flatten
+from pytest_regional.fuzz.findings.files import from_data, reason_of, to_data
 from pytest_regional.fuzz.model.program import Program, Region, Step
 from pytest_regional.fuzz.modes import in_mode
 from pytest_regional.fuzz.operators.table import operator_named

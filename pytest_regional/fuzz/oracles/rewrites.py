@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_regional.fuzz.model.building import Builder, Refused, check_buildable
-from pytest_regional.fuzz.model.claims import disclaimed, needs_of
-from pytest_regional.fuzz.model.evaluation import memory_of, uses_rng
+from pytest_regional.fuzz.model.claims import disclaimed, memory_of, needs_of, uses_rng
 from pytest_regional.fuzz.model.program import Program, ProgramError, Region, Scope, Step
 from pytest_regional.fuzz.modes import INTERPRETED
 from pytest_regional.fuzz.operators.table import operator_named

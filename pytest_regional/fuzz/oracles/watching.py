@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
+import torch
+from torch.fx import GraphModule
+
 from pytest_regional._torch import config, fx_graphs, inductor
 from pytest_regional._torch.fx_graphs import is_gradient_sum
 from pytest_regional._torch.operators import hides_a_view, is_higher_order_op, is_op_overload, schema_of
@@ -176,8 +179,6 @@ class Watched(CompileListener):
         self._kept.append(artifact)  # an identity is one only while the object lives
 
     def _finish(self, graph: WatchedGraph, result: Any) -> None:
-        from torch.fx import GraphModule
-
         gm = fx_graphs.graph_module_in(result)
         if not isinstance(gm, GraphModule):
             return
@@ -215,8 +216,6 @@ class Watched(CompileListener):
 
 def graphs_of(gm: Any, seen: set[int] | None = None) -> Iterator[Any]:
     """Yield the graph of ``gm`` and those of bodies of operators that are in no region: the others belong to it."""
-    from torch.fx import GraphModule
-
     seen = set() if seen is None else seen
     seen.add(id(gm))
     yield gm.graph
@@ -257,8 +256,6 @@ def _operator_of(node: Any) -> str | None:
 
 def _computes_size(node: Any) -> bool:
     """Return whether ``node`` makes a number out of numbers, or of a tensor's sizes and not of its elements."""
-    import torch
-
     if node.op != "call_function":
         return False
     if is_op_overload(node.target):
@@ -276,8 +273,6 @@ def _is_view(node: Any) -> bool:
 
 
 def _has_effect(node: Any) -> bool:
-    import torch
-
     if node.op != "call_function" or not is_op_overload(node.target):
         return node.op == "call_function" and annotated.operator_of(node) is not None
     tags = getattr(node.target, "tags", ())
@@ -293,8 +288,6 @@ def shape_of(gm: Any, inputs: Sequence[Any]) -> str | None:
 
     None for what text cannot tell.
     """
-    import torch
-
     numbers: dict[Any, str] = {}
     lines = []
     for node in gm.graph.nodes:
@@ -320,8 +313,6 @@ class _Named(str):
 
 def _described(value: Any, memory: dict[Any, int]) -> str | None:
     """Return what is known of an input, and the number that ``memory`` gives to its storage; None for no tensor."""
-    import torch
-
     if not isinstance(value, torch.Tensor):
         return None
     numbers = (*value.shape, *value.stride(), value.storage_offset())

@@ -15,9 +15,8 @@ from torch.fx.node import map_arg
 from pytest_regional._base.cache_keys import KeyTexts
 from pytest_regional._base.text import plural
 from pytest_regional._torch import fx_graphs
-from pytest_regional._torch.codegen import RawLaunch
 from pytest_regional._torch.config import INDUCTOR, config_values
-from pytest_regional._torch.inductor import is_region_artifact
+from pytest_regional._torch.inductor import RawLaunch, is_region_artifact
 from pytest_regional.harness.blame.culprit import Layer
 from pytest_regional.harness.cache_keys import ingredients_of
 from pytest_regional.harness.observe import annotated

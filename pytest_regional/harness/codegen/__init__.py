@@ -1,13 +1,12 @@
 """Read the code that Inductor generated, and assert what it does.
 
 * ``events``: what the wrapper does, as plain records; which launches on different GPU streams wait for each other.
-* ``operators``: the operators that the text names, and the events that match a pattern such as ``"aten.add"``.
-* ``reader``: from text to events in execution order; ``kernels``: what a kernel loads from and stores to.
-* ``origins``: which ATen operators each launch computes.
+* ``operators``: which ATen operators each launch computes, and the events that match a pattern such as
+  ``"aten.add"``.
+* ``reader``: from text to events in execution order; ``kernels``: what a kernel loads from and stores to, and
+  its lines, for editors.
 * ``memory``: lifetimes of storage.
-* ``places``: the lines of launches and kernels, for editors.
-* ``view``: the code of one graph, and the positions of operators in it.
-* ``assertions``: assertions for tests, and their messages.
+* ``assertions``: the code of one graph, assertions for tests, and their messages.
 """
 
 from __future__ import annotations

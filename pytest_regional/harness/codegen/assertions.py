@@ -19,9 +19,9 @@ from pytest_regional.harness.codegen.events import (
     is_ordered,
     rows,
 )
+from pytest_regional.harness.codegen.kernels import CodePlace, Source, places_of
 from pytest_regional.harness.codegen.memory import freed_at, peak_of
 from pytest_regional.harness.codegen.operators import launches_of, matches, no_such_op, only_moves, require_known
-from pytest_regional.harness.codegen.places import CodePlace, Source, places_of
 from pytest_regional.harness.counters import Bound, bounds_of
 from pytest_regional.harness.ops import OpError, OpLike, OpPattern
 

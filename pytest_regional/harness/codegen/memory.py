@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from pytest_regional.harness.codegen.events import (
     Alias,
     Allocate,
@@ -46,8 +48,6 @@ def bytes_of(event: Allocate, hints: Sizes) -> int:
 
 
 def _itemsize(dtype: str) -> int:
-    import torch
-
     found = getattr(torch, dtype.removeprefix("torch."), None)
     if not isinstance(found, torch.dtype):
         raise KeyError(dtype or "its dtype")

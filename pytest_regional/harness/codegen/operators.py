@@ -9,6 +9,8 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import torch
+
 from pytest_regional._torch.operators import schema_of
 from pytest_regional.harness.codegen.events import CodeEvent, CodeLookupError, ExternCall, KernelLaunch, Op, rows
 from pytest_regional.harness.ops import OpError, OpPattern, operator_spellings
@@ -148,8 +150,6 @@ def packet_name(name: str) -> str:
 @cache
 def overload_of(name: str) -> Any:
     """Return the overload called ``name``, or the first one of its packet if ``name`` is a packet, or None."""
-    import torch
-
     namespace, _, rest = name.partition(".")
     operator, _, overload = rest.partition(".")
     packet: Any = getattr(getattr(torch.ops, namespace), operator, None) if operator.isidentifier() else None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
-from pytest_regional._torch.codegen import RawLaunch
+from pytest_regional._torch.inductor import RawLaunch
 from pytest_regional._torch.operators import is_op_overload
 from pytest_regional.harness.codegen import operators
 from pytest_regional.harness.codegen.events import (

@@ -15,6 +15,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 import pytest_regional
 from pytest_regional._base.errors import RegionalError
 from pytest_regional._torch.triton import code_keys
@@ -119,7 +121,6 @@ def _problem_of_self_test(profile: str) -> Exception | None:
 
     Isolated as a test is, so that nothing of it is left: neither caches nor what Dynamo compiled.
     """
-    import torch
     import triton
 
     identity = f"{profile} {torch.__version__} {triton.__version__}"

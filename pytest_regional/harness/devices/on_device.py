@@ -12,7 +12,7 @@ from pytest_regional._base.text import plural, unknown_name
 from pytest_regional.backends.capabilities import Support, supported, unsupported
 from pytest_regional.harness.codegen.events import CodeLookupError
 from pytest_regional.harness.codegen.kernels import Wrapper
-from pytest_regional.harness.devices.device import unmet_requirement
+from pytest_regional.harness.devices.device import facts_of, unmet_requirement
 from pytest_regional.harness.record import CompileRecord, GeneratedCode
 
 if TYPE_CHECKING:
@@ -190,8 +190,6 @@ def missing_on(device: DeviceUnderTest, requirements: tuple[str, ...]) -> str:
     Raises:
         RegionalValueError: one that is not understood.
     """
-    from pytest_regional.harness.devices.device import facts_of
-
     return unmet_requirement(requirements, facts_of(device)) if requirements else ""
 
 
@@ -209,8 +207,6 @@ class OnDevice:
     @property
     def device_facts(self) -> DeviceFacts:
         """Name, compute capability and memory of the device under test; those of its profile where it is emulated."""
-        from pytest_regional.harness.devices.device import facts_of
-
         return facts_of(self.device_under_test)
 
     def require_device(self, *requirements: str) -> None:

@@ -21,8 +21,8 @@ from typing import BinaryIO
 
 from pytest_regional._base import processes
 from pytest_regional._base.errors import RegionalError
-from pytest_regional._base.secrets import SecretVariables
-from pytest_regional._base.stacks import VARIABLE as STACKS
+from pytest_regional._base.processes import VARIABLE as STACKS
+from pytest_regional._base.text import SecretVariables
 from pytest_regional.harness.fork_server.forked import Request, inherited
 
 #: Beginnings of variables that are read each time they are needed, or by nothing that a server imports. Any other may
@@ -125,7 +125,7 @@ class ForkServer:
 
     Args:
         environment: its environment, and that of the processes in all that is read when they start.
-        preload: what it imports: a function of :mod:`preload`.
+        preload: what it imports: ``nothing``, ``compilers``, ``harness`` or ``harness_for_cpu``.
         forget: packages that it has imported, and a process imports itself.
         read_later: beginnings of variables that may be different, besides :data:`READ_LATER`.
 

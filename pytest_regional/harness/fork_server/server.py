@@ -1,6 +1,6 @@
 """The program of the server: ``python -m pytest_regional.harness.fork_server.server SOCKET ASKER PRELOAD [FORGET...]``.
 
-It imports what ``PRELOAD``, a function of :mod:`preload`, says, and tells on the socket with this number, in a line of
+It imports what ``PRELOAD``, a key of ``_PRELOADS``, says, and tells on the socket with this number, in a line of
 JSON, what it has imported, or why no process may be forked from it. Then each byte that comes with :data:`DESCRIPTORS`
 file descriptors is a request: it forks. The forked process forgets the modules ``FORGET`` and is what is requested.
 The server ends when the process ``ASKER`` does, or closes its end of the socket, and so do all
@@ -9,17 +9,20 @@ that it has forked.
 
 from __future__ import annotations
 
+import atexit
+import gc
+import importlib
 import json
 import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import NoReturn
 
 from pytest_regional._base import processes
-from pytest_regional.harness.fork_server import preload
 from pytest_regional.harness.fork_server.forked import Request, run
 
 #: Of the request itself; standard input, output and error; the socket that is told number and exit status.
@@ -136,12 +139,83 @@ def _folders_of_modules() -> dict[str, str]:
     return found
 
 
+#: What a process of ``in_new_process`` imports besides torch and its compilers; not the module that it runs.
+_HARNESS = (
+    "pytest_regional.harness.devices.emulated",
+    "pytest_regional.harness.process",
+    "pytest_regional.harness.regional",
+    "pytest_regional.harness.vacuity",
+)
+
+
+_PRINT_PATH = "import json, sys; print(json.dumps(sys.path[0 if getattr(sys.flags, 'safe_path', False) else 1 :]))"
+
+
+def own_search_path() -> list[str]:
+    """Return where this interpreter looks for modules after the working folder and ``PYTHONPATH``.
+
+    An interpreter without ``PYTHONPATH`` tells: what is there, and in a ``.pth`` file too, is in a search path once.
+
+    Raises:
+        subprocess.CalledProcessError: it does not start.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    printed = subprocess.run(
+        [sys.executable, "-c", _PRINT_PATH], env=environment, capture_output=True, encoding="utf-8", check=True
+    )
+    found: list[str] = json.loads(printed.stdout.splitlines()[-1])
+    return found
+
+
+def compilers() -> None:
+    """Import PyTorch and its compilers, and what runs tests: nothing of this package that its tests look at."""
+    for name in ("numpy", "pytest"):
+        importlib.import_module(name)
+
+    from pytest_regional._torch.triton import import_all, prepare_for_cpu
+
+    import_all()
+    prepare_for_cpu()
+    _keep()
+
+
+def harness_for_cpu() -> None:
+    """As :func:`harness`, for processes that compile for nothing but the CPU."""
+    from pytest_regional._torch.triton import prepare_for_cpu
+
+    harness()
+    prepare_for_cpu()
+    _keep()
+
+
+def harness() -> None:
+    """Import the harness, and all that its first compile does."""
+    for name in _HARNESS:
+        importlib.import_module(name)
+
+    from pytest_regional._torch.triton import import_all
+
+    import_all()
+    _keep()
+
+
+def _keep() -> None:
+    gc.collect()
+    gc.freeze()  # processes collect only what is theirs, and do not copy what they share
+    atexit.unregister(gc.unfreeze)
+    atexit.register(gc.unfreeze)  # libraries complain of what is not collected at the end
+
+
+#: What the client may ask the server to import.
+_PRELOADS = {"nothing": _keep, "compilers": compilers, "harness": harness, "harness_for_cpu": harness_for_cpu}
+
+
 def main() -> None:
     """Import, tell, serve; in a forked process: be what is requested."""
     control = socket.socket(fileno=int(sys.argv[1]))
     asker, prepare, forget = int(sys.argv[2]), sys.argv[3], sys.argv[4:]
-    search_path = preload.own_search_path()
-    getattr(preload, prepare)()
+    search_path = own_search_path()
+    _PRELOADS[prepare]()
     told = {"problem": _problem(), "modules": _folders_of_modules()}
     control.sendall(json.dumps(told).encode() + b"\n")
     called = processes.call_this_a_server()

@@ -20,8 +20,17 @@ from pytest_regional._base.text import plural
 from pytest_regional._torch import torch_version
 from pytest_regional.harness import isolation
 from pytest_regional.harness.compiling import refuse_no_program
-from pytest_regional.harness.goldens.facts import DEFAULT_FACTS, OUTSIDE, checked, text_of
-from pytest_regional.harness.goldens.file import Entry, GoldenFile, GoldenKey, Text, Version
+from pytest_regional.harness.goldens.facts import (
+    DEFAULT_FACTS,
+    OUTSIDE,
+    Entry,
+    GoldenFile,
+    GoldenKey,
+    Text,
+    Version,
+    checked,
+    text_of,
+)
 from pytest_regional.harness.record import CompileRecord
 
 if TYPE_CHECKING:

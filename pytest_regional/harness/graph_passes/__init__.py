@@ -3,8 +3,7 @@
 Modules, in the order in which a call of ``regional.run_pass`` meets them:
 
 * ``compiled``: the entry, stage ``graph``, and the stages inside a compile.
-* ``forms``: the stages, how a pass is called (with :mod:`pytest_regional._torch.pass_forms`), and all that is raised.
-* ``recorder``: runs the passes on each graph that reaches them, and copies it.
-* ``result``: what the caller gets, with ``occurrences`` (the operators of a graph), ``uuids`` and ``text`` (how
-  failures show graphs) below it.
+* ``recorder``: the stages, how a pass is called (with :mod:`pytest_regional._torch.pass_forms`), and all that is
+  raised; runs the passes on each graph that reaches them, and copies it.
+* ``result``: what the caller gets.
 """

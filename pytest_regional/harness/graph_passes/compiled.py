@@ -13,23 +13,21 @@ import torch.fx
 from pytest_regional._torch.config import INDUCTOR, config_values
 from pytest_regional._torch.dynamo import original_of
 from pytest_regional._torch.fx_graphs import preserve_node_meta, trace_to_aten
-from pytest_regional.harness.graph_passes.forms import (
+from pytest_regional.harness.graph_passes.recorder import (
     GRAPH,
     GraphAssertionError,
     GraphPassError,
-    PassUnderTest,
-    Stage,
-    graph_passes,
-    stage_named,
-)
-from pytest_regional.harness.graph_passes.recorder import (
     PassGraphs,
+    PassUnderTest,
     Place,
     Recorder,
+    Stage,
+    graph_passes,
     inductor_pass,
     note,
     require_valid,
     snapshot,
+    stage_named,
 )
 from pytest_regional.harness.graph_passes.result import PassRun
 from pytest_regional.harness.parity.check import ParityCheck

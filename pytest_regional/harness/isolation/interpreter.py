@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import contextlib
 import copyreg
@@ -12,9 +13,12 @@ import gc
 import io
 import locale
 import logging
+import multiprocessing
 import os
 import random
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -27,6 +31,7 @@ from operator import is_
 from typing import Any
 
 import numpy
+import torch
 
 from pytest_regional._torch.config import GENERATED_MODULES
 from pytest_regional.harness.isolation.watched import (
@@ -328,8 +333,6 @@ def _limits() -> dict[str, tuple[int, int]]:
 
 
 def _set_limit(name: str, limits: tuple[int, int]) -> None:
-    import resource
-
     resource.setrlimit(getattr(resource, name), limits)
 
 
@@ -346,8 +349,6 @@ def _start_method() -> str | None:
 
 
 def _set_start_method(method: str | None) -> None:
-    import multiprocessing
-
     multiprocessing.set_start_method(method, force=True)
 
 
@@ -356,8 +357,6 @@ def _event_loop_policy() -> Any:
 
 
 def _set_event_loop_policy(policy: Any) -> None:
-    import asyncio
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # removed in Python 3.16, with policies
         asyncio.set_event_loop_policy(policy)
@@ -378,8 +377,6 @@ def _socket_timeout() -> float | None:
 
 
 def _set_socket_timeout(timeout: float | None) -> None:
-    import socket
-
     socket.setdefaulttimeout(timeout)
 
 
@@ -472,8 +469,6 @@ INTERPRETER: tuple[Watched, ...] = (
 @contextlib.contextmanager
 def random_state_kept() -> Iterator[None]:
     """Restore the generators of Python, numpy and torch."""
-    import torch
-
     saved = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
     try:
         yield

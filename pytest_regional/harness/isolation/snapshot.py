@@ -12,15 +12,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from pytest_regional._torch import (
-    MissingTorchSymbolError,
-    config,
-    distributed,
-    dynamo,
-    process_state,
-    registrations,
-    thread_state,
-)
+import torch
+
+from pytest_regional._torch import MissingTorchSymbolError, config, distributed, dynamo, process_state, thread_state
 from pytest_regional.harness.isolation import interpreter
 from pytest_regional.harness.isolation.watched import (
     MISSING,
@@ -72,8 +66,6 @@ def _same_all(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
 
 def _read(name: str) -> Any:
     def read() -> Any:
-        import torch
-
         return getattr(torch, name)()
 
     return read
@@ -81,16 +73,12 @@ def _read(name: str) -> Any:
 
 def _write(name: str) -> Any:
     def write(value: Any) -> None:
-        import torch
-
         getattr(torch, name)(value)
 
     return write
 
 
 def _autocast() -> tuple[Any, ...]:
-    import torch
-
     torch.autocast_increment_nesting()
     depth = torch.autocast_decrement_nesting()
     each = [(torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in _AUTOCAST_DEVICES]
@@ -101,8 +89,6 @@ _AUTOCAST_DEVICES = ("cpu", "cuda")
 
 
 def _set_autocast(wanted: tuple[Any, ...]) -> None:
-    import torch
-
     depth, cached, *each = wanted
     for device, (enabled, dtype) in zip(_AUTOCAST_DEVICES, each, strict=True):
         torch.set_autocast_enabled(device, enabled)
@@ -114,14 +100,10 @@ def _set_autocast(wanted: tuple[Any, ...]) -> None:
 
 
 def _anomaly() -> tuple[bool, bool]:
-    import torch
-
     return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
 
 
 def _set_anomaly(wanted: tuple[bool, bool]) -> None:
-    import torch
-
     torch.set_anomaly_enabled(*wanted)
 
 
@@ -131,14 +113,10 @@ def _stop_profiler(wanted: bool) -> None:
 
 
 def _set_default_device(value: Any) -> None:
-    import torch
-
     torch.set_default_device(None if str(value) == "cpu" else value)
 
 
 def _deterministic() -> tuple[bool, bool, bool]:
-    import torch
-
     return (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
@@ -147,8 +125,6 @@ def _deterministic() -> tuple[bool, bool, bool]:
 
 
 def _set_deterministic(value: tuple[bool, bool, bool]) -> None:
-    import torch
-
     torch.use_deterministic_algorithms(value[0], warn_only=value[1])
     torch.utils.deterministic.fill_uninitialized_memory = value[2]
 
@@ -172,8 +148,6 @@ class Precision(NamedTuple):
 
 
 def _precision() -> Precision:
-    import torch
-
     backends = torch.backends
     try:
         everywhere = torch.get_float32_matmul_precision()
@@ -183,8 +157,6 @@ def _precision() -> Precision:
 
 
 def _set_precision(value: Precision) -> None:
-    import torch
-
     if value.everywhere != "differs":
         torch.set_float32_matmul_precision(value.everywhere)
     torch.backends.cuda.matmul.fp32_precision = value.cuda
@@ -260,7 +232,7 @@ class _Kernels(State):
     def _added(before: Any, now: Any) -> frozenset[str]:
         operators = {name.replace("::", "/") for name in now[2] - before[2]}
         added = [name for name in now[1] - before[1] if name.rpartition("/")[0] not in operators]
-        return frozenset(name for name in added if not registrations.is_torchs_kernel(name))
+        return frozenset(name for name in added if not process_state.is_torchs_kernel(name))
 
     def differences(self, before: Any) -> Any:
         """Yield the added kernels."""

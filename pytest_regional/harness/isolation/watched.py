@@ -14,7 +14,7 @@ from operator import is_
 from types import ModuleType
 from typing import Any, ClassVar, Protocol
 
-from pytest_regional._base.secrets import masked_urls
+from pytest_regional._base.text import masked_urls
 from pytest_regional._torch.process_state import DYNAMO_MODULES
 
 #: Prefix of the names of environment variables.

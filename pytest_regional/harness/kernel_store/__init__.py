@@ -4,14 +4,13 @@ Every test starts with empty graph caches, so that its counters only count its o
 C++ compiler, whose output for one source and command on one machine is always the same. It is kept here: a *kernel* is
 the output of one run of the compiler. No counter of the harness counts those.
 
-``commands`` makes keys (``compilers``: for the compiler itself), ``files`` stores kernels and chooses the directory,
-and ``triton_binaries`` stores Triton's kernels. ``PYTEST_REGIONAL_KERNEL_STORE`` (a directory, or ``off``) configures
+``commands`` makes keys, and stores Triton's kernels too; ``files`` stores kernels and chooses the directory.
+``PYTEST_REGIONAL_KERNEL_STORE`` (a directory, or ``off``) configures
 every process. Precompiled headers and CPU checks, which Inductor looks up in its own directory, stay there if no other
 user can write to it, and otherwise go into the store. What the compiler made of them is kept like a kernel: that
 directory is a temporary one, and empty on each new machine of a CI service.
 
-The store contains code: only files that this user or root wrote are used. ``_base.private_folders`` checks
-that.
+The store contains code: only files that this user or root wrote are used. ``_base.files`` checks that.
 """
 
 from __future__ import annotations

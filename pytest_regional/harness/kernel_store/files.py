@@ -20,7 +20,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from pytest_regional._base.errors import RegionalError, RegionalWarning
-from pytest_regional._base.private_folders import (
+from pytest_regional._base.files import (
     NotPrivateError,
     make_folder,
     open_private,

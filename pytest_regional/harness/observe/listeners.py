@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_regional._torch import dynamo
-from pytest_regional._torch.codegen import RawLaunch
+from pytest_regional._torch.inductor import RawLaunch
 from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.annotated import RegionId
 from pytest_regional.harness.pre_grad_passes import DynamoGraph

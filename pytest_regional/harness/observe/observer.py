@@ -19,14 +19,13 @@ from typing import Any
 from pytest_regional._base.cache_keys import keep_texts, why_missed
 from pytest_regional._base.errors import RegionalError
 from pytest_regional._torch import aot_autograd, caches, config, dynamo, patching
-from pytest_regional._torch.autograd_cache import looked_up
-from pytest_regional._torch.codegen import RawLaunch, recording_launches
+from pytest_regional._torch.autograd_cache import looked_up, pytorchs_texts
 from pytest_regional._torch.dynamo import dynamo_backend_of
-from pytest_regional._torch.key_details import pytorchs_texts
+from pytest_regional._torch.inductor import RawLaunch, recording_launches
 from pytest_regional.harness.codegen import origins_of
 from pytest_regional.harness.counters import CounterLog
 from pytest_regional.harness.observe import annotated
-from pytest_regional.harness.observe.attribution import CompileLeaks, Ownership
+from pytest_regional.harness.observe.annotated import CompileLeaks, Ownership
 from pytest_regional.harness.observe.listeners import (
     OUTCOMES,
     BackendCacheEvents,

@@ -10,17 +10,20 @@ from typing import Any
 import numpy
 import torch
 
-from pytest_regional._torch import pytree
-from pytest_regional.harness.parity.elements import (
+from pytest_regional._torch import fx_graphs
+from pytest_regional.harness.parity.inputs import is_plainly_strided
+from pytest_regional.harness.parity.objects import (
+    PLAIN,
     UnreadableTensorError,
-    attributes_of,
     dense_value,
+    is_object,
     of_array,
     parts_of,
+    python_attributes,
     shape_of,
+    tensors_in,
+    walk,
 )
-from pytest_regional.harness.parity.inputs import is_plainly_strided
-from pytest_regional.harness.parity.objects import PLAIN, is_object, tensors_in, walk
 from pytest_regional.harness.parity.state import same_bytes
 
 
@@ -57,7 +60,7 @@ class Captured:
         except UnreadableTensorError as error:
             value, parts, why = torch.empty(0), {}, str(error)
         if (attributes and not tensor.is_nested) or why is not None:  # it may consist of what attributes hold
-            parts |= attributes_of(tensor)
+            parts |= python_attributes(tensor)
         return cls(
             value=value,
             dtype=tensor.dtype,
@@ -140,10 +143,10 @@ class FlatOutputs:
 
 def flatten_outputs(tree: Any, root: str = "output") -> FlatOutputs:
     """Take apart what a program returned; ``root`` is what paths begin with."""
-    paths, spec = pytree.flatten_with_path(tree)
+    paths, spec = fx_graphs.flatten_with_path(tree)
     opening = _Opening()
     for path, leaf in paths:
-        opening.open(f"{root}{pytree.key_string(path)}", leaf)
+        opening.open(f"{root}{fx_graphs.key_string(path)}", leaf)
     return FlatOutputs(opening.leaves, (spec, *opening.opened), frozenset(opening.in_objects))
 
 

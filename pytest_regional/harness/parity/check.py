@@ -18,7 +18,7 @@ from pytest_regional._torch.dynamo import never_compiled, original_of
 from pytest_regional.harness import isolation
 from pytest_regional.harness.blame.culprit import BlameDepth, Culprit
 from pytest_regional.harness.blame.reproducing import culprit_of
-from pytest_regional.harness.codegen.places import CodePlace, Source, places_of_results
+from pytest_regional.harness.codegen.kernels import CodePlace, Source, places_of_results
 from pytest_regional.harness.compiling import raise_annotation_error
 from pytest_regional.harness.parity.captured import Captured
 from pytest_regional.harness.parity.compare import (
@@ -29,11 +29,11 @@ from pytest_regional.harness.parity.compare import (
     compare,
     compare_exceptions,
 )
-from pytest_regional.harness.parity.elements import UnreadableTensorError, dense_value
 from pytest_regional.harness.parity.execution import Execution, execute, fresh_call, in_autocast
 from pytest_regional.harness.parity.fp64_reference import precision_of
 from pytest_regional.harness.parity.inputs import other_form
 from pytest_regional.harness.parity.noise import Noise, NoiseSource
+from pytest_regional.harness.parity.objects import UnreadableTensorError, dense_value
 from pytest_regional.harness.parity.random_code import RUNS, random_mismatches, reseeded
 from pytest_regional.harness.parity.report import SECOND_CALL, BadProgramError, NotRefusedError, ParityReport
 from pytest_regional.harness.parity.state import KINDS_OF_STATE, raw_bytes, same_bytes

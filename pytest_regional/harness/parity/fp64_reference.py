@@ -20,7 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from pytest_regional._torch import pytree
+from pytest_regional._torch import fx_graphs
 from pytest_regional._torch.aot_autograd import backwards_inside
 from pytest_regional._torch.operators import written_arguments
 from pytest_regional._torch.tracing import dispatch_mode, with_memory
@@ -202,9 +202,9 @@ class _RoundsOperands(dispatch_mode()):  # type: ignore[misc]
         named = kwargs or {}
         if getattr(func, "is_view", False):
             return func(*with_memory(func, args), **named)
-        written = [leaf for leaf in pytree.flatten(written_arguments(func, args, named))[0] if _is_tensor(leaf)]
+        written = [leaf for leaf in fx_graphs.flatten(written_arguments(func, args, named))[0] if _is_tensor(leaf)]
         keep = {id(tensor) for tensor in written}
-        rounded_args, rounded_named = pytree.map_leaves(lambda leaf: self._rounded(leaf, keep), (args, named))
+        rounded_args, rounded_named = fx_graphs.map_leaves(lambda leaf: self._rounded(leaf, keep), (args, named))
         result = func(*with_memory(func, rounded_args), **rounded_named)
         for tensor in written:
             if self._precision.is_coarser_than(tensor.dtype):

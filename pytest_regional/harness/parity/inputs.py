@@ -18,11 +18,11 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from pytest_regional._base.errors import RegionalValueError
-from pytest_regional._torch import pytree
+from pytest_regional._torch import fx_graphs
 from pytest_regional._torch.tracing import base_of, view_like
-from pytest_regional.harness.parity.elements import has_arithmetic
 from pytest_regional.harness.parity.objects import (
     copy_object,
+    has_arithmetic,
     is_object,
     leaves_in,
     object_leaves,
@@ -41,7 +41,7 @@ Form: TypeAlias = Literal["own", "views", "storage"]
 def named_leaves(inputs: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
     """Return every leaf of the arguments, and every leaf inside of those that are objects, as reports name them."""
     call = (tuple(inputs), dict(kwargs or {}))
-    named = [(input_name(path), leaf) for path, leaf in pytree.flatten_with_path(call)[0]]
+    named = [(input_name(path), leaf) for path, leaf in fx_graphs.flatten_with_path(call)[0]]
     return [*named, *((where, leaf) for name, value in object_leaves(named) for where, leaf in walk(value, name))]
 
 
@@ -59,7 +59,7 @@ class CopiedInputs:
 
     def held(self) -> dict[str, Any]:
         """Return by name what the arguments hold by now, which may be other things than when they were given."""
-        paths, structure = pytree.flatten_with_path((self.arguments, self.keywords))
+        paths, structure = fx_graphs.flatten_with_path((self.arguments, self.keywords))
         named = [(input_name(path), leaf) for path, leaf in paths]
         inside = {where: leaf for name, value in named for where, leaf in leaves_in(value, name).items()}
         return {**inside, "containers of the inputs": sys.intern(str(structure))}
@@ -71,7 +71,7 @@ def input_name(path: tuple[Any, ...]) -> str:
     ``input 1['mask']`` is in the second argument, ``input ids`` is the keyword argument ``ids``.
     """
     _, which, *rest = path
-    return f"input {which.key if hasattr(which, 'key') else which.idx}{pytree.key_string(rest)}"
+    return f"input {which.key if hasattr(which, 'key') else which.idx}{fx_graphs.key_string(rest)}"
 
 
 def copy_inputs(
@@ -95,12 +95,12 @@ def copy_inputs(
         RegionalValueError: an object holds tensors and cannot be copied.
     """
     call = (tuple(inputs), dict(kwargs or {}))
-    named = [(input_name(path), leaf) for path, leaf in pytree.flatten_with_path(call)[0]]
+    named = [(input_name(path), leaf) for path, leaf in fx_graphs.flatten_with_path(call)[0]]
     objects = object_leaves(named)
     named += [item for name, value in objects for item in walk(value, name)]
     copier = _Copier(named, keep, transform, form)
     result = CopiedInputs()
-    result.arguments, result.keywords = pytree.map_leaves(copier.copy, call)
+    result.arguments, result.keywords = fx_graphs.map_leaves(copier.copy, call)
     result.inside = frozenset(where for name, value in objects for where, _ in tensors_in(value, name))
     result.shared = [(name, value) for name, value in objects if copier.copy(value) is value]
     for name, original in named:
@@ -202,7 +202,7 @@ def _copy_generator(generator: torch.Generator) -> torch.Generator:
 
 def _shared_storages(tree: Any, owner: Callable[[torch.Tensor], int] = id) -> set[int]:
     owners: dict[int, set[int]] = {}
-    for leaf in pytree.flatten(tree)[0]:
+    for leaf in fx_graphs.flatten(tree)[0]:
         if is_plainly_strided(leaf):
             owners.setdefault(id(leaf.untyped_storage()), set()).add(owner(leaf))
     return {storage for storage, tensors in owners.items() if len(tensors) > 1}

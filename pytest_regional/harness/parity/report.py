@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pytest_regional._base.errors import RegionalError
 from pytest_regional._base.text import SHOWN_MISMATCHES, plural
 from pytest_regional.harness.blame.culprit import Culprit
-from pytest_regional.harness.codegen.places import CodePlace
+from pytest_regional.harness.codegen.kernels import CodePlace
 from pytest_regional.harness.parity.execution import Execution
 from pytest_regional.harness.parity.noise import Noise
 from pytest_regional.harness.parity.tolerance import Errors, Tolerance, ValueEvidence, Verdict

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from pytest_regional._torch import pytree
+from pytest_regional._torch import fx_graphs
 from pytest_regional._torch.operators import is_op_overload, schema_of, written_arguments
 from pytest_regional._torch.tracing import dispatch_mode, is_zero_tensor, with_memory
 from pytest_regional.harness.parity.tolerance import ulp
@@ -131,10 +131,10 @@ class Rounded(OutsideCompilers):
         named = kwargs or {}
         if not _rounds(func):
             return func(*with_memory(func, args), **named)
-        written = [leaf for leaf in pytree.flatten(written_arguments(func, args, named))[0] if _is_rounded(leaf)]
+        written = [leaf for leaf in fx_graphs.flatten(written_arguments(func, args, named))[0] if _is_rounded(leaf)]
         if _name(func) in _SUMS:
             own = {id(leaf) for leaf in written}
-            args, named = pytree.map_leaves(lambda x: x if id(x) in own else self._moved(x), (args, named))
+            args, named = fx_graphs.map_leaves(lambda x: x if id(x) in own else self._moved(x), (args, named))
         before = [tensor.clone() for tensor in written]
         made = func(*with_memory(func, args), **named)
         for tensor, old in zip(written, before, strict=True):
@@ -142,7 +142,7 @@ class Rounded(OutsideCompilers):
         fresh = [returned.alias_info is None for returned in schema_of(func).returns]
         if len(fresh) != 1:
             return tuple(self._moved(x) if new else x for x, new in zip(made or (), fresh, strict=True)) or made
-        return pytree.map_leaves(self._moved, made) if fresh[0] else made
+        return fx_graphs.map_leaves(self._moved, made) if fresh[0] else made
 
     def _moved(self, value: Any) -> Any:
         return moved(value, self._generator)

@@ -21,11 +21,11 @@ from typing import Any
 
 import torch
 
-from pytest_regional.harness.parity.elements import dense_value
 from pytest_regional.harness.parity.objects import (
     LIMIT,
     PLAIN,
     attributes_of,
+    dense_value,
     elements,
     is_machinery,
     is_machinery_name,

@@ -1,6 +1,6 @@
 """Several optimizer steps of a compiled model, every one judged by what eager makes of the same step.
 
-The flow is here: ``copying`` makes the models that are trained, ``trainer`` takes steps, ``judging`` compares one step,
+The flow is here: ``copying`` makes the models that are trained, ``trainer`` takes steps and judges each,
 ``report`` describes them.
 """
 
@@ -22,7 +22,6 @@ from pytest_regional._torch.dynamo import never_compiled, original_of
 from pytest_regional.harness.parity.fp64_reference import Precision, precision_of
 from pytest_regional.harness.parity.tolerance import Tolerance
 from pytest_regional.harness.training.copying import REMEDY, References, copy_model
-from pytest_regional.harness.training.judging import NOTHING_TO_REFINE
 from pytest_regional.harness.training.report import (
     BadTrainingError,
     Drift,
@@ -33,6 +32,7 @@ from pytest_regional.harness.training.report import (
     TrainingReport,
 )
 from pytest_regional.harness.training.trainer import (
+    NOTHING_TO_REFINE,
     Batch,
     Loss,
     OptimizerFactory,

@@ -22,9 +22,17 @@ from pytest_regional._base.text import first_line
 from pytest_regional.harness.parity.objects import elements
 from pytest_regional.harness.parity.state import contents, names_in
 from pytest_regional.harness.parity.tolerance import Tolerance
-from pytest_regional.harness.training.judging import CoarseStep, judge_step, largest_error, noise_of
 from pytest_regional.harness.training.report import BadTrainingError, Drift, StepReport
-from pytest_regional.harness.training.trainer import Batch, Trainer, TrainingState, TrainingStep
+from pytest_regional.harness.training.trainer import (
+    Batch,
+    CoarseStep,
+    Trainer,
+    TrainingState,
+    TrainingStep,
+    judge_step,
+    largest_error,
+    noise_of,
+)
 
 TrainerFactory = Callable[[bool], Trainer]
 """Makes a trainer of a fresh eager copy of the model; the argument says whether in float64."""

@@ -22,9 +22,9 @@ import torch
 import torch.fx
 
 from pytest_regional._base.errors import RegionalError
-from pytest_regional._torch import registrations
+from pytest_regional._torch import process_state
+from pytest_regional._torch.autograd_cache import tensor_text
 from pytest_regional._torch.fx_graphs import is_graph_module
-from pytest_regional._torch.key_details import tensor_text
 from pytest_regional._torch.operators import is_higher_order_op, is_op_overload, is_op_packet, schema_of
 from pytest_regional._torch.tracing import inner_tensors, is_fake_tensor
 
@@ -52,7 +52,7 @@ def user_code(graph: torch.fx.GraphModule, inputs: Iterable[Any] = ()) -> Iterat
     Raises:
         UnstableValueError: code that PyTorch does not show, or that reads a value without a text; saying which.
     """
-    for name, kernel in registrations.replaced_kernels():
+    for name, kernel in process_state.replaced_kernels():
         raise UnstableValueError(_hidden(name, kernel))
     yield from _traced_code(graph, inputs)
 
@@ -70,7 +70,7 @@ def region_tag(graph: torch.fx.GraphModule) -> str:
 
 
 def _traced_code(graph: torch.fx.GraphModule, inputs: Iterable[Any]) -> Iterator[str]:
-    for op, function in sorted(registrations.foreign_decompositions().items()):
+    for op, function in sorted(process_state.foreign_decompositions().items()):
         yield f"decomposition of {op}: {_described(function)}"
     kinds = {type(value) for each in inputs for value in (each, *inner_tensors(each))}
     for kind in sorted(
@@ -81,7 +81,7 @@ def _traced_code(graph: torch.fx.GraphModule, inputs: Iterable[Any]) -> Iterator
         if isinstance(target, types.FunctionType):
             yield from (f"torch function {name}: {_described(value)}" for name, value in _replaced_in(target))
             continue
-        operators = [target] if is_higher_order_op(target) else registrations.overloads_of(target)
+        operators = [target] if is_higher_order_op(target) else process_state.overloads_of(target)
         for op in operators:
             if not _is_torchs(op):
                 yield f"operator {op}: {_described(op)}"
@@ -109,10 +109,10 @@ def _described(value: Any) -> str:
 def _is_torchs(op: Any) -> bool:
     if is_higher_order_op(op):
         return type(op).__module__.partition(".")[0] == "torch"
-    return registrations.is_torchs_operator(op.name())
+    return process_state.is_torchs_operator(op.name())
 
 
-def _hidden(name: str, kernel: registrations.Kernel) -> str:
+def _hidden(name: str, kernel: process_state.Kernel) -> str:
     return (
         f"operator {name}: PyTorch does not show the Python function that is registered for {kernel.key}; "
         f"torch.library.custom_op and torch.library.register_autograd register functions that the key can hold"
@@ -179,10 +179,10 @@ class _Description:
             return self._class(value)
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
-        if registrations.is_custom_operator(value):
-            return self.text(registrations.overload_of(value))
+        if process_state.is_custom_operator(value):
+            return self.text(process_state.overload_of(value))
         if is_op_packet(value):
-            return self.all(registrations.overloads_of(value))
+            return self.all(process_state.overloads_of(value))
         if is_op_overload(value) or is_higher_order_op(value):
             return self._op(value)
         return self._object(value)
@@ -229,22 +229,22 @@ class _Description:
         if _is_torchs(op):
             return str(op)
         if is_higher_order_op(op):
-            return f"{op} {self.text(dict(registrations.python_kernels(op)))}"
+            return f"{op} {self.text(dict(process_state.python_kernels(op)))}"
         name = op.name()
-        parts: dict[str, Any] = {"schema": str(schema_of(op)), "tags": registrations.tags_of(op)}
-        parts["py_impl"] = {str(key): kernel for key, kernel in registrations.python_kernels(op).items()}
-        parts |= registrations.registered_beside(name)
-        custom = registrations.custom_operator(name)
+        parts: dict[str, Any] = {"schema": str(schema_of(op)), "tags": process_state.tags_of(op)}
+        parts["py_impl"] = {str(key): kernel for key, kernel in process_state.python_kernels(op).items()}
+        parts |= process_state.registered_beside(name)
+        custom = process_state.custom_operator(name)
         if custom is None:
-            parts["derivative"] = derivative = registrations.derivative_of(op)
+            parts["derivative"] = derivative = process_state.derivative_of(op)
         else:
-            parts |= {"fake": None, **registrations.traced_parts(custom)}
+            parts |= {"fake": None, **process_state.traced_parts(custom)}
             derivative = None
-        for kernel in registrations.kernels_of(name):
+        for kernel in process_state.kernels_of(name):
             if kernel.is_python and not _is_shown(kernel, custom, derivative, parts.get("fake")):
                 raise UnstableValueError(_hidden(name, kernel))
             if not kernel.is_python:
-                parts["libraries"] = registrations.loaded_libraries()
+                parts["libraries"] = process_state.loaded_libraries()
         return f"{name} {self.text(parts)}"
 
     def _object(self, value: Any) -> str:
@@ -265,7 +265,7 @@ def _slots_of(owner: type) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(name for name in slots if not name.startswith("__"))
 
 
-def _is_shown(kernel: registrations.Kernel, custom: Any, derivative: Any, fake: Any) -> bool:
+def _is_shown(kernel: process_state.Kernel, custom: Any, derivative: Any, fake: Any) -> bool:
     """Return whether the description holds the Python function of ``kernel``, or nothing depends on it."""
     if custom is not None and kernel.file.endswith("/torch/_library/custom_ops.py"):
         return True
@@ -273,7 +273,7 @@ def _is_shown(kernel: registrations.Kernel, custom: Any, derivative: Any, fake: 
         return derivative is not None
     if kernel.key in ("Meta", "CompositeExplicitAutograd"):  # gives the shapes where there is no fake function
         return fake is not None or custom is not None
-    return not registrations.runs_while_traced(kernel.key)
+    return not process_state.runs_while_traced(kernel.key)
 
 
 _ABSENT: Any = object()
@@ -317,7 +317,7 @@ _STDLIB = sysconfig.get_paths()["stdlib"] + "/"
 @functools.lru_cache(maxsize=4096)
 def _origin(file: str) -> str:
     """Say where code comes from: ``torch``, ``stdlib``, an installed ``package``, or the ``user``."""
-    if file.startswith(registrations.torch_folder()):
+    if file.startswith(process_state.torch_folder()):
         return "torch"
     if "/site-packages/" in file or "/dist-packages/" in file:
         return "package"

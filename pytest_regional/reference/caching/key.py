@@ -18,7 +18,7 @@ from pytest_regional._torch.distributed import groups_named_in
 from pytest_regional._torch.fx_graphs import is_graph_module
 from pytest_regional._torch.tracing import base_of, inner_tensors, size_hint, storage_key
 from pytest_regional.reference.caching.code import UnstableValueError
-from pytest_regional.reference.caching.target import TargetFingerprint, this_machine
+from pytest_regional.reference.caching.container import TargetFingerprint, this_machine
 from pytest_regional.reference.options import BackendOptions
 
 _ATOMS = (bool, int, float, complex, str, bytes, type(None))

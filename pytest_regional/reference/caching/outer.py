@@ -24,12 +24,12 @@ from pytest_regional._torch.autograd_cache import (
     bypasses_are_errors,
     count_outcome,
     entries_are_wanted,
+    pytorchs_texts,
 )
 from pytest_regional._torch.caches import inductor_cache_dir
 from pytest_regional._torch.dynamo import constant_floats, float_inputs, float_restart, restart_with_constant
 from pytest_regional._torch.fx_graphs import is_graph_module
 from pytest_regional._torch.inductor import appended_passes, custom_graph_pass_base
-from pytest_regional._torch.key_details import pytorchs_texts
 from pytest_regional._torch.tracing import without_dispatch_modes
 from pytest_regional.reference.caching.code import UnstableValueError, user_code
 from pytest_regional.reference.caching.container import UnsavableGraphError, dumped, warn_of_unusable_entry, warn_once

@@ -27,8 +27,7 @@ from pytest_regional._torch.fx_graphs import attribute, is_graph_module, use_box
 from pytest_regional._torch.inductor import aot_compiled_artifact, output_code
 from pytest_regional._torch.operators import is_higher_order_op, is_op_overload
 from pytest_regional._torch.tracing import is_fake_tensor, is_symbolic, without_dispatch_modes
-from pytest_regional.reference.caching.container import UnsavableGraphError, dumped
-from pytest_regional.reference.caching.files import write_atomically
+from pytest_regional.reference.caching.container import UnsavableGraphError, dumped, write_atomically
 from pytest_regional.reference.compile_regions import Compiled, as_graph_target
 
 

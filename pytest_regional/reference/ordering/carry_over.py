@@ -22,8 +22,12 @@ from pytest_regional._torch.fx_graphs import called_attributes, set_attribute
 from pytest_regional._torch.inductor import appended_passes, custom_graph_pass_base
 from pytest_regional._torch.operators import is_op_overload
 from pytest_regional.reference.effects import Edge, effect_classes, launches
-from pytest_regional.reference.ordering.edges import add_control_deps, remove_control_deps
-from pytest_regional.reference.ordering.operator import OrderingError, is_control_deps
+from pytest_regional.reference.ordering.edges import (
+    OrderingError,
+    add_control_deps,
+    is_control_deps,
+    remove_control_deps,
+)
 
 MARK = "pytest_regional_order"
 

@@ -1,8 +1,8 @@
 """Collectives overlapped with compute: started early, waited for late, within a memory bound.
 
 The pass itself is here, and moves nodes: waits down to their first use, with the views of their results, and starts up
-to their inputs. ``collectives`` finds collectives, their waits and the cost of compute; ``program`` holds the pass's
-view of a graph; ``reservations`` enforces the memory bound.
+to their inputs. ``program`` finds collectives, their waits and the cost of compute, holds the pass's view of a
+graph, and enforces the memory bound.
 """
 
 from __future__ import annotations
@@ -19,9 +19,14 @@ import torch.fx
 from pytest_regional._base.errors import RegionalValueError
 from pytest_regional.reference.effects import Edge
 from pytest_regional.reference.ordering.edges import add_control_deps
-from pytest_regional.reference.overlap.collectives import Collective, Cost, compute_cost, reads
-from pytest_regional.reference.overlap.program import OverlapProgram
-from pytest_regional.reference.overlap.reservations import Reservations
+from pytest_regional.reference.overlap.program import (
+    Collective,
+    Cost,
+    OverlapProgram,
+    Reservations,
+    compute_cost,
+    reads,
+)
 from pytest_regional.reference.regions import shortened
 
 Key = tuple[int, bool, int]

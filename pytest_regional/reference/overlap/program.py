@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.fx
 
 from pytest_regional._base.errors import RegionalValueError
-from pytest_regional._torch.operators import is_op_overload
+from pytest_regional._torch.distributed import NAMESPACE, group_name
+from pytest_regional._torch.fx_graphs import bodies_of
+from pytest_regional._torch.operators import is_op_overload, op_name, schema_of
 from pytest_regional._torch.tracing import size_hint
-from pytest_regional.reference.effects import effect_classes, order_edges, written_arguments
-from pytest_regional.reference.ordering.operator import is_control_deps, operands_of
-from pytest_regional.reference.overlap.collectives import (
-    Collective,
-    Cost,
-    OpCall,
-    aliased_argument,
-    find_collectives,
-    op_of,
-    other_collectives,
-)
+from pytest_regional.reference.effects import COLLECTIVE, effect_classes, order_edges, written_arguments
+from pytest_regional.reference.ordering.edges import body_of, is_control_deps, operands_of
 
 
 class OverlapProgram:
@@ -175,3 +171,365 @@ def _bytes(tensor: torch.Tensor) -> int:
     for size in tensor.shape:
         elements *= size_hint(size)
     return elements
+
+
+@dataclass(frozen=True)
+class OpCall:
+    """A node's call, with arguments from the node's graph.
+
+    Attributes:
+        inner: the node with ``target``: the node itself, or the one in the body of ``control_deps``.
+    """
+
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    inner: torch.fx.Node
+
+    @property
+    def name(self) -> str:
+        """Name without overload, such as ``mm``; for higher-order ops and functions, their name."""
+        if is_op_overload(self.target):
+            return op_name(self.target)
+        return str(getattr(self.target, "__name__", self.target))
+
+    @property
+    def namespace(self) -> str:
+        """Namespace such as ``aten``; empty if the target is not an op."""
+        return str(self.target.namespace) if is_op_overload(self.target) else ""
+
+    def argument(self, name: str) -> Any:
+        """Return the argument with ``name`` in the schema, or None."""
+        names = [argument.name for argument in schema_of(self.target).arguments]
+        index = names.index(name) if name in names else len(self.args)
+        return self.args[index] if index < len(self.args) else self.kwargs.get(name)
+
+
+def op_of(node: torch.fx.Node) -> OpCall | None:
+    """Return the call of ``node``; None for inputs, attributes, the output, and bodies of several ops."""
+    if node.op != "call_function":
+        return None
+    if not is_control_deps(node):
+        return OpCall(node.target, node.args, node.kwargs, node)
+    body = body_of(node).graph
+    inner = [other for other in body.nodes if other.op not in ("placeholder", "output")]
+    if len(inner) != 1 or inner[0].op != "call_function":
+        return None
+    values: dict[torch.fx.Node, Any] = dict(zip(body.find_nodes(op="placeholder"), node.args[2:], strict=True))
+    args: Any = torch.fx.node.map_arg(inner[0].args, values.__getitem__)
+    kwargs: Any = torch.fx.node.map_arg(inner[0].kwargs, values.__getitem__)
+    return OpCall(inner[0].target, args, kwargs, inner[0])
+
+
+def aliased_argument(op: OpCall | None) -> torch.fx.Node | None:
+    """Return the argument that the result of ``op`` aliases, or None if the result is new."""
+    if op is None or not is_op_overload(op.target):
+        return None
+    schema = schema_of(op.target)
+    if all(result.alias_info is None for result in schema.returns):
+        return None
+    for argument in schema.arguments:
+        value = op.argument(argument.name) if argument.alias_info is not None else None
+        if isinstance(value, torch.fx.Node):
+            return value
+    return None
+
+
+def is_element(op: OpCall | None) -> bool:
+    """Return whether ``op`` picks an element of a tuple or list."""
+    return op is not None and op.target is operator.getitem
+
+
+def reads(user: torch.fx.Node, node: torch.fx.Node) -> bool:
+    """Return whether ``user`` needs the value of ``node``, not only its order."""
+    return node in operands_of(user)
+
+
+_SINGLE = ("all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce", "all_to_all_single", "broadcast")
+_COALESCED = ("all_gather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced", "all_reduce_coalesced")
+_WAIT = "wait_tensor"
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One functional collective.
+
+    Attributes:
+        start: the node that issues it, bare or in ``control_deps``.
+        waits: the nodes that wait for its results, in program order; at least one.
+        elements: the nodes that pick results of a coalesced collective.
+        op: its operator, such as ``all_reduce``.
+        group: name of its process group.
+    """
+
+    start: torch.fx.Node
+    waits: tuple[torch.fx.Node, ...]
+    elements: tuple[torch.fx.Node, ...]
+    op: str
+    group: str
+
+
+def find_collectives(order: Sequence[torch.fx.Node], ops: Mapping[torch.fx.Node, OpCall]) -> list[Collective]:
+    """Return the collectives whose start and waits can be moved, in program order.
+
+    Excludes a start without a wait, or whose result is read without waiting.
+    """
+    position = {node: i for i, node in enumerate(order)}
+    found = [_collective(node, ops, position) for node in order if _is_start(ops.get(node))]
+    return [collective for collective in found if collective is not None]
+
+
+def other_collectives(
+    order: Sequence[torch.fx.Node], ops: Mapping[torch.fx.Node, OpCall], known: set[torch.fx.Node]
+) -> set[torch.fx.Node]:
+    """Return other nodes that issue collectives; nothing is issued earlier than they are."""
+    candidates = (node for node in order if node not in known and not is_wait(ops.get(node)))
+    return {node for node in candidates if COLLECTIVE in effect_classes(node)}
+
+
+def is_wait(op: OpCall | None) -> bool:
+    """Return whether ``op`` waits for a collective."""
+    return op is not None and op.namespace == NAMESPACE and op.name == _WAIT
+
+
+def _is_start(op: OpCall | None) -> bool:
+    return op is not None and op.namespace == NAMESPACE and op.name in (*_SINGLE, *_COALESCED)
+
+
+def _collective(
+    start: torch.fx.Node, ops: Mapping[torch.fx.Node, OpCall], position: Mapping[torch.fx.Node, int]
+) -> Collective | None:
+    op = ops[start]
+    elements = [user for user in start.users if is_element(ops.get(user))]
+    readers = {user for node in (start, *elements) for user in node.users if reads(user, node)}.difference(elements)
+    if not readers or not all(is_wait(ops.get(reader)) for reader in readers):
+        return None
+    waits = sorted(readers, key=position.__getitem__)
+    return Collective(start, tuple(waits), tuple(elements), op.name, group_name(op.argument("group_name")))
+
+
+Cost = Callable[[torch.fx.Node], float]
+
+_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "matmul", "einsum",
+             "_scaled_mm", "_grouped_mm", "_scaled_grouped_mm", "_int_mm", "_addmm_activation", "_linear_pointwise",
+             "_weight_int4pack_mm", "_weight_int8pack_mm")  # fmt: skip
+_CONVOLUTIONS = ("convolution", "_convolution", "convolution_backward", "convolution_overrideable",
+                 "_convolution_pointwise", "mkldnn_convolution", "cudnn_convolution")  # fmt: skip
+_ATTENTION = ("flex_attention", "flex_attention_backward", "_flash_attention_forward", "_flash_attention_backward",
+              "_efficient_attention_forward", "_efficient_attention_backward")  # fmt: skip
+_COMPUTE = frozenset((*_PRODUCTS, *_CONVOLUTIONS, *_ATTENTION))
+
+
+def compute_cost(node: torch.fx.Node) -> float:
+    """Return 1.0 for a matrix product, convolution or attention, 0.0 for other ops, the sum for calls of a graph.
+
+    The default of ``overlap_collectives(cost=...)``: how much communication ``node`` can hide, 0 for none.
+    """
+    if node.op == "call_function" and _is_compute(op_name(node.target)):
+        return 1.0
+    if node.op not in ("call_function", "call_module"):
+        return 0.0
+    return float(sum(compute_cost(inner) for body in bodies_of(node, modules=True) for inner in body.graph.nodes))
+
+
+def _is_compute(name: str) -> bool:
+    return name in _COMPUTE or name.startswith("_scaled_dot_product_")
+
+
+class SegmentTree:
+    """One amount for each position; positions are half-open ranges everywhere."""
+
+    def __init__(self, amounts: Sequence[int]) -> None:
+        self._size = 1
+        while self._size < len(amounts):
+            self._size *= 2
+        self._added = [0] * (2 * self._size)
+        self._highest = [0] * self._size + list(amounts) + [0] * (self._size - len(amounts))
+        for node in range(self._size - 1, 0, -1):
+            self._highest[node] = max(self._highest[2 * node], self._highest[2 * node + 1])
+
+    def add(self, begin: int, end: int, amount: int) -> None:
+        """Raise all positions in ``[begin, end)`` by ``amount``."""
+        if begin < end:
+            self._add(begin, end, amount, 1, 0, self._size)
+
+    def _add(self, begin: int, end: int, amount: int, node: int, left: int, right: int) -> None:
+        if end <= left or right <= begin:
+            return
+        if begin <= left and right <= end:
+            self._added[node] += amount
+            self._highest[node] += amount
+            return
+        middle = (left + right) // 2
+        self._add(begin, end, amount, 2 * node, left, middle)
+        self._add(begin, end, amount, 2 * node + 1, middle, right)
+        self._highest[node] = max(self._highest[2 * node], self._highest[2 * node + 1]) + self._added[node]
+
+    def first_above(self, begin: int, end: int, threshold: int) -> int | None:
+        """Return the first position in ``[begin, end)`` with an amount above ``threshold``."""
+        return self._find(begin, end, threshold, False, 1, 0, self._size)
+
+    def last_above(self, begin: int, end: int, threshold: int) -> int | None:
+        """Return the last position in ``[begin, end)`` with an amount above ``threshold``."""
+        return self._find(begin, end, threshold, True, 1, 0, self._size)
+
+    def _find(self, begin: int, end: int, threshold: int, last: bool, node: int, left: int, right: int) -> int | None:
+        if end <= left or right <= begin or self._highest[node] <= threshold:
+            return None
+        if right - left == 1:
+            return left
+        middle, rest = (left + right) // 2, threshold - self._added[node]
+        halves = ((2 * node, left, middle), (2 * node + 1, middle, right))
+        for half in reversed(halves) if last else halves:
+            found = self._find(begin, end, rest, last, *half)
+            if found is not None:
+                return found
+        return None
+
+
+MEMORY = "memory"
+IN_FLIGHT = "in_flight"
+
+
+@dataclass(eq=False)
+class Reservation:
+    """``amount`` of one resource on all positions from ``begin`` up to, not including, ``end``."""
+
+    amount: int
+    begin: int
+    end: int
+
+
+@dataclass
+class _Resource:
+    name: str
+    limit: int | None
+    claims: list[Reservation] = field(default_factory=list)
+    levels: SegmentTree | None = None
+
+    def amounts(self, length: int) -> list[int]:
+        steps = [0] * (length + 1)
+        for claim in self.claims:
+            steps[claim.begin] += claim.amount
+            steps[claim.end] -= claim.amount
+        return list(itertools.accumulate(steps))[:length]
+
+
+class Reservations:
+    """The reservations of a program's collectives for the given order."""
+
+    def __init__(
+        self, program: OverlapProgram, order: Sequence[torch.fx.Node], memory: int | None, in_flight: int | None
+    ):
+        self._position = {node: i for i, node in enumerate(order)}
+        self._length = len(order)
+        self._memory = _Resource(MEMORY, memory)
+        self._in_flight = _Resource(IN_FLIGHT, in_flight)
+        self._results = {c.start: self._result(program, c) for c in program.collectives}
+        self._inputs: dict[torch.fx.Node, Reservation] = {}
+        for collective in program.collectives:
+            for root in program.inputs[collective.start]:
+                self._hold(root, program, collective)
+        self._flights = {c.start: Reservation(1, self._begin(c), self._end(c)) for c in program.collectives}
+        self._read = program.inputs
+        self._memory.claims = [*self._results.values(), *self._inputs.values()]
+        self._in_flight.claims = list(self._flights.values())
+        for resource in (self._memory, self._in_flight):
+            if resource.limit is not None:
+                resource.levels = SegmentTree(resource.amounts(self._length))
+
+    def _begin(self, collective: Collective) -> int:
+        return self._position[collective.start]
+
+    def _end(self, collective: Collective) -> int:
+        return max(self._position[wait] for wait in collective.waits) + 1
+
+    def _result(self, program: OverlapProgram, collective: Collective) -> Reservation:
+        ends = [self._end(collective)]
+        for reader in program.readers[collective.start]:
+            other = program.starts.get(reader)
+            ends.append(self._position[reader] + 1 if other is None else self._end(other))
+        return Reservation(program.size_of(collective.start), self._begin(collective), max(ends))
+
+    def _hold(self, root: torch.fx.Node, program: OverlapProgram, collective: Collective) -> None:
+        if root in self._results:  # the result of another collective: its reservation reaches this wait
+            return
+        begin, end = self._begin(collective), self._end(collective)
+        claim = self._inputs.setdefault(root, Reservation(program.size_of(root), begin, end))
+        claim.begin, claim.end = min(claim.begin, begin), max(claim.end, end)
+
+    def peaks(self) -> tuple[int, int]:
+        """Return the highest communication memory in bytes, and the highest number in flight."""
+        return max(self._memory.amounts(self._length)), max(self._in_flight.amounts(self._length))
+
+    def size_of(self, collective: Collective) -> int:
+        """Return the bytes that ``collective`` holds while in flight, without results of other collectives."""
+        held = (self._inputs[root].amount for root in self._read[collective.start] if root in self._inputs)
+        return self._results[collective.start].amount + sum(held)
+
+    def earliest(self, collective: Collective, lowest: int) -> tuple[int, str | None]:
+        """Return the first position in ``[lowest, start]`` from which all bounds hold, and the bound that stops it."""
+        stops = [
+            (self._room_before(resource, claims, lowest, self._begin(collective)), resource.name)
+            for resource, claims in self._held(collective)
+        ]
+        stop, name = max(stops, key=lambda pair: pair[0])
+        return (stop, name) if stop > lowest else (lowest, None)
+
+    def latest(self, collective: Collective, wait: torch.fx.Node, highest: int) -> tuple[int, str | None]:
+        """Return the last position in ``(wait, highest]`` up to which all bounds hold, and the bound that stops it."""
+        stops = [
+            (self._room_after(resource, claims, self._position[wait] + 1, highest), resource.name)
+            for resource, claims in self._held(collective)
+        ]
+        stop, name = min(stops, key=lambda pair: pair[0])
+        return (stop, name) if stop < highest else (highest, None)
+
+    def start_at(self, collective: Collective, begin: int) -> None:
+        """Move the start of ``collective`` before position ``begin``."""
+        for resource, claims in self._held(collective):
+            for claim in claims:
+                if begin < claim.begin:
+                    _raise(resource, begin, claim.begin, claim.amount)
+                    claim.begin = begin
+
+    def wait_at(self, collective: Collective, end: int) -> None:
+        """Move a wait for ``collective`` before position ``end``."""
+        for resource, claims in self._held(collective):
+            for claim in claims:
+                if end > claim.end:
+                    _raise(resource, claim.end, end, claim.amount)
+                    claim.end = end
+
+    def _held(self, collective: Collective) -> Iterator[tuple[_Resource, list[Reservation]]]:
+        """Yield the reservations that grow with ``collective``: its inputs, its result, and its flight."""
+        inputs = [self._inputs.get(root) or self._results[root] for root in self._read[collective.start]]
+        yield self._memory, [*inputs, self._results[collective.start]]
+        yield self._in_flight, [self._flights[collective.start]]
+
+    def _room_before(self, resource: _Resource, claims: Sequence[Reservation], lowest: int, highest: int) -> int:
+        if resource.levels is None or resource.limit is None:
+            return lowest
+        begins = sorted({claim.begin for claim in claims if lowest < claim.begin}, reverse=True)
+        for high, low in itertools.pairwise((*begins, lowest)):
+            added = sum(claim.amount for claim in claims if claim.begin >= high)
+            found = resource.levels.last_above(low, high, resource.limit - added)
+            if found is not None:
+                return min(found + 1, highest)
+        return lowest
+
+    def _room_after(self, resource: _Resource, claims: Sequence[Reservation], lowest: int, highest: int) -> int:
+        if resource.levels is None or resource.limit is None:
+            return highest
+        ends = sorted({claim.end for claim in claims if claim.end < highest})
+        for low, high in itertools.pairwise((*ends, highest)):
+            added = sum(claim.amount for claim in claims if claim.end <= low)
+            found = resource.levels.first_above(low, high, resource.limit - added)
+            if found is not None:
+                return max(found, lowest)
+        return highest
+
+
+def _raise(resource: _Resource, begin: int, end: int, amount: int) -> None:
+    if resource.levels is not None:
+        resource.levels.add(begin, end, amount)

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import pickle
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
+import torch.fx
 
-from pytest_regional._torch.joint_graph import evaluate_size_guards
-from pytest_regional._torch.pytree import flatten, unflatten
+from pytest_regional._torch.fx_graphs import (
+    bodies_of,
+    children_of_module,
+    flatten,
+    is_graph_module,
+    quietly,
+    tensors_of_module,
+    unflatten,
+)
+from pytest_regional._torch.joint_graph import CompiledJoint, evaluate_size_guards, load_compiled
+from pytest_regional._torch.operators import is_higher_order_op, is_op_overload
 from pytest_regional._torch.tracing import is_symbolic, plain_symbol, storage_key
-from pytest_regional.reference.caching.container import ArtifactError
+from pytest_regional.reference.artifacts import PathLike, loadable, savable
+from pytest_regional.reference.caching.container import ArtifactError, read_artifact, write_artifact
+from pytest_regional.reference.caching.program import materialized
 
 _REMEDY = "Capture and compile the model for such calls"
 
@@ -268,3 +283,291 @@ def ambient_modes() -> tuple[tuple[str, Any], ...]:
         for device in devices
     ]
     return (*autocast, ("the default dtype", torch.get_default_dtype()))
+
+
+_REGISTRIES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+
+
+class CompiledModule(torch.nn.Module):  # type: ignore[misc]
+    """A model whose forward and backward are compiled.
+
+    It shares parameters, buffers and submodules with the original model: names, ``state_dict``, optimizers and
+    ``.grad`` are the model's. A call that does not match the capture is an error, never a wrong result.
+
+    Attributes:
+        report: Effect and time of each pass.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        compiled: CompiledJoint,
+        checks: CallChecks,
+        report: PipelineReport | None = None,
+    ) -> None:
+        super().__init__()
+        self.__dict__.update({name: model.__dict__[name] for name in _REGISTRIES})
+        self._original = (model,)  # in a tuple, or it would be a submodule
+        self.report = report
+        self._compiled = compiled
+        self._checks = checks
+        self._slots = tuple(_slots(model, [name for name, _ in checks.state]))
+        self._parts = tuple(_parts(model))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the compiled forward; autograd runs the compiled backward.
+
+        Raises:
+            ArtifactError: shapes, constants, modes or other properties differ from the capture.
+        """
+        checks = self._checks
+        checks.check_modes()
+        _check_parts(self._parts)
+        checks.check_module(self)
+        inputs = checks.flat(args, kwargs)
+        state = [registry[name] for registry, name in self._slots]
+        checks.check_state(state)
+        checks.check_aliases(state, inputs)
+        values = [*state, *inputs]
+        if checks.gradients and not torch.is_grad_enabled():
+            # AOTAutograd's wrapper enables gradients: it relies on guards that reject such calls.
+            values = [value.detach() if isinstance(value, torch.Tensor) else value for value in values]
+        return unflatten(self._compiled(values), checks.returns)
+
+    @property
+    def training(self) -> bool:
+        """The mode of the model; the compiled code is valid for the mode of its capture."""
+        return bool(self._original[0].training)
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        if "_original" in self.__dict__:
+            self._original[0].training = mode
+
+    def save(self, path: PathLike) -> None:
+        """Write forward, backward and all that a call needs, without parameters, to ``path``, atomically.
+
+        Raises:
+            UnsavableArtifactError: it refers to something that cannot be stored in a file.
+            ArtifactError: ``path`` is a directory, or others can write to its directory.
+        """
+        save(path, self._compiled, self._checks, self.report)
+
+
+def _slots(model: torch.nn.Module, names: Iterable[str]) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Yield where each parameter and buffer is stored, to detect replaced ones."""
+    for path in names:
+        owner, _, name = path.rpartition(".")
+        module = model.get_submodule(owner)
+        yield tensors_of_module(module, name), name
+
+
+def _parts(model: torch.nn.Module) -> Iterator[tuple[str, Mapping[str, Any], tuple[Any, ...]]]:
+    """Yield the children of every module, which are part of the capture."""
+    for path, module in model.named_modules():
+        children = children_of_module(module)
+        yield path, children, tuple(children.values())
+
+
+def _check_parts(parts: Iterable[tuple[str, Mapping[str, Any], tuple[Any, ...]]]) -> None:
+    for path, registry, children in parts:
+        now = tuple(registry.values())
+        if len(now) != len(children) or any(one is not other for one, other in zip(now, children, strict=True)):
+            raise ArtifactError(
+                f"submodules of {path or 'the model'!r} were replaced, added or removed since it was captured. Capture "
+                f"and compile the model as it is."
+            )
+
+
+def dump_joint(compiled: CompiledJoint) -> bytes:
+    """Serialize ``compiled`` with its files of generated code."""
+    return pickle.dumps((compiled.dump(), compiled.code_files()))
+
+
+def load_joint(data: bytes) -> CompiledJoint:
+    """Load the bytes of ``dump_joint``; neither Inductor nor the C++ compiler runs."""
+    function, files = pickle.loads(data)
+    with materialized(files):
+        return load_compiled(function, files)
+
+
+KIND = "compiled module"
+
+
+def save(path: PathLike, compiled: CompiledJoint, checks: CallChecks, report: PipelineReport | None) -> None:
+    """Write a compiled module; see ``CompiledModule.save``."""
+    with savable():
+        payload = pickle.dumps((dump_joint(compiled), checks, report))
+    write_artifact(Path(path), payload, KIND)
+
+
+def load(path: PathLike, model: torch.nn.Module) -> CompiledModule:
+    """Return the compiled module in ``path``, with ``model``'s parameters; nothing is compiled.
+
+    Raises:
+        ArtifactError: no such artifact, or it is damaged, of another kind, torch or machine, or refers to something
+            that this process lacks; or ``model`` lacks a parameter or buffer of the compiled code.
+    """
+    payload = read_artifact(Path(path), KIND)
+    with loadable(Path(path)), quietly():
+        function, checks, report = pickle.loads(payload)
+        compiled = load_joint(function)
+    _check_names(Path(path), model, checks)
+    return CompiledModule(model, compiled, checks, report)
+
+
+def _check_names(path: Path, model: torch.nn.Module, checks: CallChecks) -> None:
+    there = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
+    missing = [name for name, _ in checks.state if name not in there]
+    if missing:
+        raise ArtifactError(
+            f"{path} was compiled from a model with {', '.join(map(repr, missing[:5]))}, which "
+            f"{type(model).__name__} does not have. Load it for the model that it was compiled from."
+        )
+    for name, check in checks.state:
+        value = there[name]
+        if tuple(value.shape) != check.shape or value.dtype != check.dtype:
+            raise ArtifactError(
+                f"{path} was compiled from a model whose {name!r} has shape {check.shape} and dtype {check.dtype}; "
+                f"here it has {tuple(value.shape)} and {value.dtype}. Load it for the model that it was compiled from."
+            )
+
+
+Status = Literal["ran", "compiled", "disabled", "failed"]
+
+_NO_OPS = ("placeholder", "output", "get_attr")
+
+
+@dataclass(frozen=True)
+class PassReport:
+    """One pass on one graph.
+
+    Attributes:
+        name: the pass.
+        graph: the kind of graph.
+        seconds: time of the pass itself, without checks of the graph and the report.
+        ops_before: number of operators before, including those in bodies of higher-order operators.
+        ops_after: the number after; None if no graph is left (``compiled``), or an unknown one.
+        added: operators with more occurrences than before, and how many more.
+        removed: operators with fewer occurrences than before, and how many fewer.
+        status: ``ran``, ``compiled`` (a terminal pass), ``disabled`` or ``failed``.
+        summary: the pass's own text on its run, from its optional method ``summary(graph)``.
+    """
+
+    name: str
+    graph: str
+    seconds: float = 0.0
+    ops_before: int | None = None
+    ops_after: int | None = None
+    added: Mapping[str, int] = field(default_factory=dict)
+    removed: Mapping[str, int] = field(default_factory=dict)
+    status: Status = "ran"
+    summary: str = ""
+
+    @property
+    def changed(self) -> bool:
+        """Whether the graph has other operators than before."""
+        return bool(self.added or self.removed)
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the table row."""
+        ran = self.status != "disabled"
+        ops = f"{_shown_value(self.ops_before)} -> {_shown_value(self.ops_after)}" if ran else ""
+        what = "; ".join(filter(None, (_changes(self) if self.status == "ran" else self.status, self.summary)))
+        return self.graph, self.name, f"{self.seconds * 1e3:.2f}" if ran else "", ops, what
+
+
+@dataclass(frozen=True)
+class PipelineReport(Sequence[PassReport]):
+    """The latest run on each kind of graph, pass by pass; ``str()`` is a table."""
+
+    passes: tuple[PassReport, ...] = ()
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.passes[index]
+
+    def __len__(self) -> int:
+        return len(self.passes)
+
+    def __iter__(self) -> Iterator[PassReport]:
+        return iter(self.passes)
+
+    def on(self, graph: str) -> PipelineReport:
+        """Return the rows of one kind of graph."""
+        return PipelineReport(tuple(one for one in self.passes if one.graph == graph))
+
+    def of(self, name: str) -> PipelineReport:
+        """Return the rows of one pass."""
+        return PipelineReport(tuple(one for one in self.passes if one.name == name))
+
+    @property
+    def seconds(self) -> float:
+        """Time of all passes."""
+        return sum(one.seconds for one in self.passes)
+
+    def __str__(self) -> str:
+        if not self.passes:
+            return "no pass has run"
+        rows = [("graph", "pass", "ms", "ops", "changes"), *(one.cells() for one in self.passes)]
+        return aligned(rows, right=(2, 3))
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
+    """Return ``rows`` in columns, the first row underlined; columns ``right`` are right-aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    cells = [[(text.rjust if i in right else text.ljust)(widths[i]) for i, text in enumerate(row)] for row in rows]
+    lines = ["  ".join(row).rstrip() for row in cells]
+    return "\n".join((lines[0], "  ".join("-" * width for width in widths), *lines[1:]))
+
+
+def _shown_value(count: int | None) -> str:
+    return "-" if count is None else str(count)
+
+
+def _changes(one: PassReport) -> str:
+    signs = [("-", one.removed), ("+", one.added)]
+    parts = [f"{sign}{count} {name}" for sign, counts in signs for name, count in sorted(counts.items())]
+    return ", ".join(parts) or "none"
+
+
+def differences(before: Counter[str], after: Counter[str]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the increases and decreases from ``before`` to ``after``, as multisets."""
+    return dict(after - before), dict(before - after)
+
+
+def count_ops(gm: torch.fx.GraphModule) -> Counter[str]:
+    """Count the operators of ``gm`` by name; the body of a higher-order operator counts once for each call."""
+    return _count(gm, {})
+
+
+def _count(gm: torch.fx.GraphModule, known: dict[int, Counter[str]]) -> Counter[str]:
+    if id(gm) not in known:
+        counts: Counter[str] = Counter()
+        known[id(gm)] = counts
+        for node in gm.graph.nodes:
+            if node.op not in _NO_OPS:
+                counts[op_name(node)] += 1
+                for body in bodies_of(node):
+                    counts.update(_count(body, known))
+    return known[id(gm)]
+
+
+def op_name(node: torch.fx.Node) -> str:
+    """Return the operator's name in reports."""
+    target: Any = node.target
+    if node.op == "call_method":
+        return f".{target}"
+    if node.op == "call_module":
+        return _module_name(node)
+    if is_op_overload(target):
+        return str(target)
+    if is_higher_order_op(target):
+        return str(target.name())
+    module, name = getattr(target, "__module__", None), getattr(target, "__name__", str(target))
+    return name if module is None else f"{module.lstrip('_')}.{name}"
+
+
+def _module_name(node: torch.fx.Node) -> str:
+    owner = node.graph.owning_module
+    module = owner.get_submodule(str(node.target)) if owner is not None else None
+    return str(node.target) if module is None or is_graph_module(module) else type(module).__name__

@@ -24,24 +24,24 @@ from pytest_regional._torch.joint_graph import CompiledJoint, compile_joint
 from pytest_regional._torch.tracing import entered
 from pytest_regional.reference.artifacts import UnsavableArtifactError, savable
 from pytest_regional.reference.caching.code import UnstableValueError
-from pytest_regional.reference.caching.container import warn_of_unusable_entry
+from pytest_regional.reference.caching.container import TargetFingerprint, this_machine, warn_of_unusable_entry
 from pytest_regional.reference.caching.key import annotations_of, digest, named_texts
 from pytest_regional.reference.caching.outer import UNUSABLE
 from pytest_regional.reference.caching.program import CompiledGraph
 from pytest_regional.reference.caching.store import open_store, record
-from pytest_regional.reference.caching.target import TargetFingerprint, this_machine
 from pytest_regional.reference.pass_protocol import PassOrderError
-from pytest_regional.reference.pipeline.capture import Decompositions, JointGraph, capture
-from pytest_regional.reference.pipeline.module import CompiledModule, dump_joint, load_joint
-from pytest_regional.reference.pipeline.partition import (
+from pytest_regional.reference.pipeline.call import CompiledModule, PipelineReport, dump_joint, load_joint
+from pytest_regional.reference.pipeline.capture import (
+    Decompositions,
+    JointGraph,
     PartitionedGraphs,
     PartitionFunction,
+    capture,
     checked_graphs,
     is_outermost,
     partition_function,
 )
 from pytest_regional.reference.pipeline.pass_pipeline import PassPipeline
-from pytest_regional.reference.pipeline.report import PipelineReport
 
 #: Increased whenever the format of entries or keys changes.
 FORMAT = 3

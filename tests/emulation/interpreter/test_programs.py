@@ -8,10 +8,8 @@ import triton
 import triton.language as tl
 from torch._inductor.runtime import triton_helpers
 
-from pytest_regional.emulation import EmulationError, MemoryFaultError, UnsupportedByEmulationError
-from pytest_regional.emulation.interpreter import programs
-from pytest_regional.emulation.interpreter.programs import may_wait, programs_of
-from pytest_regional.emulation.launch import launch_kernel
+from pytest_regional.emulation import EmulationError, MemoryFaultError, UnsupportedByEmulationError, launch
+from pytest_regional.emulation.launch import launch_kernel, may_wait, programs_of
 from pytest_regional.emulation.memory import Memory
 
 from .launching import run
@@ -124,7 +122,7 @@ def test_atomics_that_change_nothing_are_no_waiting():
 
 
 def test_too_many_programs_that_wait_are_refused(monkeypatch):
-    monkeypatch.setattr(programs, "_MOST_TOGETHER", 7)
+    monkeypatch.setattr(launch, "_MOST_TOGETHER", 7)
     flags, out = torch.zeros(9, dtype=torch.int32), torch.zeros(8, dtype=torch.int32)
     with pytest.raises(UnsupportedByEmulationError, match="more than 7 programs that wait for each other"):
         run(waits_for_its_successor, (8,), flags=flags, out=out)
@@ -140,7 +138,7 @@ def test_programs_that_poll():
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(programs, "_PATIENCE", 100)
+    monkeypatch.setattr(launch, "_PATIENCE", 100)
 
 
 @pytest.mark.usefixtures("impatient")

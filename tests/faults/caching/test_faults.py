@@ -14,7 +14,7 @@ import pytest
 
 from pytest_regional.reference import CacheWarning
 from pytest_regional.reference.caching import container
-from pytest_regional.reference.caching.files import remove_abandoned
+from pytest_regional.reference.caching.container import remove_abandoned
 from pytest_regional.reference.caching.store import LocalStore
 from tests.faults.caching import trials, writer
 

@@ -22,8 +22,11 @@ sys.modules.setdefault("pytest_regional.reference", _package)
 
 from pytest_regional.reference.caching import container  # noqa: E402
 from pytest_regional.reference.caching import store as stores  # noqa: E402
-from pytest_regional.reference.caching.files import read_artifact, write_artifact  # noqa: E402
-from pytest_regional.reference.caching.target import TargetFingerprint  # noqa: E402
+from pytest_regional.reference.caching.container import (  # noqa: E402
+    TargetFingerprint,
+    read_artifact,
+    write_artifact,
+)
 
 MACHINE = TargetFingerprint("python", "torch", "triton", "compiler", "cpu", "")
 KEYS = ("a0", "b1", "c2")

@@ -174,7 +174,7 @@ FAULTS = (
         "each region is one partition, also where two regions wait for each other",
         ("compiles", "plan"),
         (INTERLEAVED,),
-        (Patch("schedule:_fewest_runs", _one_run_a_key),),
+        (Patch("partition:_fewest_runs", _one_run_a_key),),
         errors=ANY_ERROR,
     ),
     Mutant(
@@ -182,14 +182,14 @@ FAULTS = (
         "whatever stands between two ops of a region divides it",
         ("plan",),
         (COUNTS,),
-        (Patch("schedule:_fewest_runs", _adjacent_runs),),
+        (Patch("partition:_fewest_runs", _adjacent_runs),),
     ),
     Mutant(
         "every_op_alone",
         "every op is a partition of its own",
         ("plan",),
         (COUNTS,),
-        (Patch("schedule:_fewest_runs", _single_ops),),
+        (Patch("partition:_fewest_runs", _single_ops),),
     ),
     Mutant(
         "region_silently_eager",
@@ -260,7 +260,7 @@ FAULTS = (
         "a node moves to a run before that of an operand, which moved as well: the partitions wait for each other",
         ("compiles",),
         (INTERLEAVED, "suites/regions/test_recurrent.py"),
-        (Patch("schedule:place_in_program_order", _operands_of_earlier_runs_forgotten),),
+        (Patch("partition:place_in_program_order", _operands_of_earlier_runs_forgotten),),
         errors=ANY_ERROR,
     ),
     Mutant(
@@ -289,6 +289,6 @@ FAULTS = (
         "independent ops and partitions run now in one order, now in another",
         ("determinism",),
         ("suites/regions/test_determinism.py",),
-        (Patch("schedule:_topological", _another_order_each_time),),
+        (Patch("partition:_topological", _another_order_each_time),),
     ),
 )

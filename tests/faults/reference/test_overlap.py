@@ -6,8 +6,7 @@ import pytest
 
 from pytest_regional.reference import overlap
 from pytest_regional.reference.overlap import program
-from pytest_regional.reference.overlap.program import OverlapProgram
-from pytest_regional.reference.overlap.reservations import Reservations
+from pytest_regional.reference.overlap.program import OverlapProgram, Reservations
 from tests.reference.overlap.graphs import ATEN, BIG, SMALL, Builder, fsdp_chain
 from tests.reference.overlap.strategies import Program as Drawn
 from tests.reference.overlap.test_property import check

@@ -16,7 +16,7 @@ from pytest_regional.fuzz.model.program import Program, Step
 from pytest_regional.fuzz.model.source import make_inputs
 from pytest_regional.fuzz.operators.operator import Picks, apart
 from pytest_regional.fuzz.operators.table import operator_named, operators
-from pytest_regional.fuzz.shrink.edits import reduce_program
+from pytest_regional.fuzz.shrink import reduce_program
 
 SHAPE = (1, 4, 6, 2)
 

@@ -13,8 +13,8 @@ from pytest_regional import strategies
 from pytest_regional.fuzz.draw import encoding
 from pytest_regional.fuzz.draw.encoding import Options
 from pytest_regional.fuzz.draw.graphs import random_program
-from pytest_regional.fuzz.features import DECLARED, features_of
 from pytest_regional.fuzz.findings import files
+from pytest_regional.fuzz.findings.folder import DECLARED, features_of
 from pytest_regional.fuzz.model.building import check_buildable
 from pytest_regional.fuzz.model.program import renumbered
 from pytest_regional.fuzz.operators.table import operator_named

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_regional.fuzz.draw.encoding import with_order
-from pytest_regional.fuzz.draw.near_duplicates import DIFFERENCES, SECOND, add_near_duplicates
+from pytest_regional.fuzz.draw.templates import DIFFERENCES, SECOND, add_near_duplicates
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.building import Builder
 from pytest_regional.fuzz.model.program import Program, Region, Step

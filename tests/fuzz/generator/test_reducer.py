@@ -10,7 +10,7 @@ from pytest_regional.fuzz.draw.graphs import random_program
 from pytest_regional.fuzz.model.arguments import PARTS, TensorInput
 from pytest_regional.fuzz.model.building import check_buildable
 from pytest_regional.fuzz.operators.table import operator_named
-from pytest_regional.fuzz.shrink.edits import EDITS, Candidate, cost, rebuild, reduce_program, shrink_shapes
+from pytest_regional.fuzz.shrink import EDITS, Candidate, cost, rebuild, reduce_program, shrink_shapes
 
 ARGUMENTS = (TensorInput((4, 4), requires_grad=True),)
 A, B = Region("a"), Region("b", (("max_fusion_size", 8),))

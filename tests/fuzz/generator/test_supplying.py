@@ -7,9 +7,8 @@ import pytest
 from pytest_regional.fuzz.draw.encoding import program_of
 from pytest_regional.fuzz.draw.graphs import random_encoding
 from pytest_regional.fuzz.model.arguments import TensorInput
-from pytest_regional.fuzz.model.building import Builder, check_buildable
+from pytest_regional.fuzz.model.building import Builder, check_buildable, operands_supplied
 from pytest_regional.fuzz.model.program import Context, Region
-from pytest_regional.fuzz.model.supplying import operands_supplied
 from pytest_regional.fuzz.operators.table import operator_named, operators
 
 ZEROS = (0, 0, 0, 0)

@@ -10,7 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Context, Program, Step
 from pytest_regional.fuzz.oracles import check
-from pytest_regional.fuzz.oracles.plan import least_partitions
+from pytest_regional.fuzz.oracles.order import least_partitions
 from pytest_regional.fuzz.oracles.watching import NodeInfo, node_info
 from pytest_regional.reference import explain_program
 from pytest_regional.testing import regional

@@ -19,7 +19,7 @@ import triton.language as tl
 from torch.fx.traceback import annotate
 
 import pytest_regional.emulation.backend
-from pytest_regional._torch import device
+from pytest_regional._torch import triton as private_triton
 from pytest_regional.testing import regional
 
 WRAPPERS = Path(__file__).parent / "wrappers"
@@ -135,7 +135,7 @@ def only_generating(*, as_on_a_gpu: bool):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pytest_regional.emulation.backend, "launch_inductor_kernel", lambda *args, **kwargs: None)
         if as_on_a_gpu:
-            patch.setattr(device, "_overrides", lambda base: base)
+            patch.setattr(private_triton, "_overrides", lambda base: base)
         yield
 
 

@@ -7,8 +7,8 @@ import operator
 import pytest
 import torch
 
-from pytest_regional._torch import codegen
-from pytest_regional._torch.codegen import RawLaunch, recording_launches
+from pytest_regional._torch import inductor
+from pytest_regional._torch.inductor import RawLaunch, recording_launches
 from pytest_regional.harness.codegen import KernelLaunch, Op, events_of, origins_kept, origins_of
 from pytest_regional.testing import regional
 
@@ -97,12 +97,12 @@ def test_a_harness_inside_of_another_knows_the_operators():
 
 
 def test_listening_changes_neither_code_nor_inductor():
-    original = codegen._TOLD["torch._inductor.debug"].current()
+    original = inductor._TOLD["torch._inductor.debug"].current()
     with recording_launches() as outer, recording_launches() as inner:
-        assert codegen._TOLD["torch._inductor.codegen.cpp"].current() is not original
+        assert inductor._TOLD["torch._inductor.codegen.cpp"].current() is not original
         with regional("inductor") as r:
             source = r.run(programs.products, r.randn(4, 4), r.randn(4, 4)).code.sources[0]
-    assert codegen._TOLD["torch._inductor.debug"].current() is original
+    assert inductor._TOLD["torch._inductor.debug"].current() is original
     # The observer listened innermost.
     assert outer == inner == []
     assert "Provenance" not in source.text

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_regional.harness.goldens.facts import FACTS
-from pytest_regional.harness.goldens.file import FACT_NAMES, HEADER, GoldenFile, GoldenFileError, GoldenKey
+from pytest_regional.harness.goldens.facts import FACT_NAMES, FACTS, HEADER, GoldenFile, GoldenFileError, GoldenKey
 
 KEY, OTHER = GoldenKey("test_a[4 | x]", "reference"), GoldenKey("test_a[4 | x]", "torch", "second one")
 A, B, C = (("passes", f"  graphs: {n}") for n in (1, 2, 3))

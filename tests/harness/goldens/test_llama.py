@@ -13,7 +13,7 @@ from torch import nn
 
 from pytest_regional._torch.vetoes import vetoing
 from pytest_regional.harness.goldens.checking import sentences
-from pytest_regional.harness.goldens.file import GoldenFile, GoldenKey
+from pytest_regional.harness.goldens.facts import GoldenFile, GoldenKey
 from pytest_regional.plugin.goldens import path_of
 from pytest_regional.testing import regional
 from suites.models.layers import SwiGLU, in_region, rotate

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_regional.harness.graph_passes.forms import GraphPassError
+from pytest_regional.harness.graph_passes.recorder import GraphPassError
 from pytest_regional.testing import regional
 
 from .passes import aten, nothing, products, sums, swap

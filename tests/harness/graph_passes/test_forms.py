@@ -11,7 +11,7 @@ from torch.fx import Graph, GraphModule
 from pytest_regional import torch_matches
 from pytest_regional._torch import inductor as private
 from pytest_regional._torch import symbol
-from pytest_regional.harness.graph_passes.forms import GraphPassError
+from pytest_regional.harness.graph_passes.recorder import GraphPassError
 from pytest_regional.testing import pass_form
 
 from .passes import Named, aten, nothing, swap

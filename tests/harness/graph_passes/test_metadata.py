@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pytest_regional import region
-from pytest_regional.harness.graph_passes.forms import GraphPassError
+from pytest_regional.harness.graph_passes.recorder import GraphPassError
 
 aten = torch.ops.aten
 

@@ -9,7 +9,7 @@ import torch
 
 from pytest_regional._torch.operators import control_deps
 from pytest_regional.harness.codegen import OpError, OpPattern
-from pytest_regional.harness.graph_passes.forms import GraphAssertionError
+from pytest_regional.harness.graph_passes.recorder import GraphAssertionError
 from pytest_regional.testing import at_least, at_most
 
 from .passes import aten, nothing, order_after, products, second_operand_twice, sums, swap

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pytest_regional.harness.codegen import OpError
-from pytest_regional.harness.graph_passes.forms import GraphAssertionError
+from pytest_regional.harness.graph_passes.recorder import GraphAssertionError
 from pytest_regional.testing import regional
 
 from .passes import aten, nothing, order_after, products, sums

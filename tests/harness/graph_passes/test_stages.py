@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_regional.harness.graph_passes.forms import GraphAssertionError, GraphPassError
+from pytest_regional.harness.graph_passes.recorder import GraphAssertionError, GraphPassError
 from pytest_regional.testing import at_least, pre_grad_pass, regional, run_pass
 
 from .passes import Named, nothing, products, second_operand_twice, two_regions

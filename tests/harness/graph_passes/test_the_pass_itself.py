@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pytest_regional import ParityError
-from pytest_regional.harness.graph_passes.forms import GraphAssertionError, GraphPassError
+from pytest_regional.harness.graph_passes.recorder import GraphAssertionError, GraphPassError
 from pytest_regional.testing import regional
 
 from .passes import Named, aten, nothing, order_after, products, second_operand_twice, sums, swap

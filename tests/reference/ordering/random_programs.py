@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from pytest_regional._torch.codegen import recording_launches
+from pytest_regional._torch.inductor import recording_launches
 from pytest_regional.reference import regional_inductor
 from pytest_regional.reference.compile_regions import RegionRequest, compile_with_inductor
 

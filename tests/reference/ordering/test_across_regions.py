@@ -7,7 +7,7 @@ import torch
 import torch.fx
 
 from pytest_regional.reference import OrderingCycleError, add_control_deps, explain, regional_inductor, split_regions
-from pytest_regional.reference.ordering.operator import dependencies_of, is_control_deps
+from pytest_regional.reference.ordering.edges import dependencies_of, is_control_deps
 from tests.reference.graphs import InterpretedCompiler, diamond
 from tests.reference.ordering.graphs import node
 

@@ -10,7 +10,7 @@ import torch
 import torch.fx
 
 from pytest_regional.reference import OrderingCycleError, OrderingError, add_control_deps, remove_control_deps
-from pytest_regional.reference.ordering.operator import body_of, dependencies_of, is_control_deps
+from pytest_regional.reference.ordering.edges import body_of, dependencies_of, is_control_deps
 from tests.reference.ordering.graphs import aten, described, node, traced
 
 X = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))

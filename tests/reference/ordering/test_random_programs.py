@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_regional.reference import OrderingCycleError, add_control_deps, remove_control_deps
-from pytest_regional.reference.ordering.operator import is_control_deps
+from pytest_regional.reference.ordering.edges import is_control_deps
 from pytest_regional.testing import kernels_not_built
 from tests.reference.ordering.graphs import described
 from tests.reference.ordering.random_programs import places_through_regions, random_program

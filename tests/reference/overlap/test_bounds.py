@@ -7,7 +7,7 @@ import random
 import pytest
 
 from pytest_regional.reference import overlap_collectives
-from pytest_regional.reference.overlap.reservations import SegmentTree
+from pytest_regional.reference.overlap.program import SegmentTree
 from tests.reference.overlap.graphs import BIG, Builder, fsdp_chain, names
 
 WHOLE = 16 * 16 * 4

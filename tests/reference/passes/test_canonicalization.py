@@ -13,7 +13,7 @@ from pytest_regional._torch.tracing import new_fake_mode
 from pytest_regional.reference import add_control_deps
 from pytest_regional.reference.passes import Canonicalization, canonicalize
 from pytest_regional.reference.pipeline import PassPipeline
-from pytest_regional.reference.pipeline.report import count_ops
+from pytest_regional.reference.pipeline.call import count_ops
 from pytest_regional.testing import regional
 
 aten = torch.ops.aten

@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from pytest_regional._torch.fx_graphs import region_mark
 from pytest_regional.reference.passes import canonicalization, canonicalize
-from pytest_regional.reference.pipeline.report import count_ops
+from pytest_regional.reference.pipeline.call import count_ops
 
 from .test_canonicalization import seen
 

@@ -14,7 +14,7 @@ from pytest_regional._torch.operators import control_deps
 from pytest_regional.reference import add_control_deps
 from pytest_regional.reference.passes import DeadCodeElimination, eliminate_dead_code
 from pytest_regional.reference.pipeline import PassPipeline
-from pytest_regional.reference.pipeline.report import count_ops
+from pytest_regional.reference.pipeline.call import count_ops
 from pytest_regional.testing import fake_pg, regional
 
 aten = torch.ops.aten

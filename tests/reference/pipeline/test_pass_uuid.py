@@ -19,7 +19,7 @@ from pytest_regional.reference.pipeline import (
     as_inductor_pass,
     graph_pass,
 )
-from pytest_regional.reference.pipeline.inductor_pass import kind_of
+from pytest_regional.reference.pipeline.pass_pipeline import kind_of
 from pytest_regional.testing import regional
 from tests.warm_process import run_module
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pytest_regional.reference import RegionalInductor, full_inductor, pipeline
-from pytest_regional.reference.full_inductor import outputs
+from pytest_regional.reference.full_inductor import compiling
 from suites.regions.retained import WAYS, retained_then_again, two_outputs
 
 PASSES = {"none": (), "regional": (RegionalInductor(),), "full": (full_inductor,)}
@@ -52,7 +52,7 @@ def test_graphs_are_kept_by_what_a_cache_had():
 def test_buffers_are_donated(monkeypatch):
     """Without copies the backward overwrites what the second one needs."""
     compiled = pipeline.compile(Outputs(), tuple(leaves()), passes=[full_inductor])
-    monkeypatch.setattr(outputs, "backward_keeps_graph", lambda: False)
+    monkeypatch.setattr(compiling, "backward_keeps_graph", lambda: False)
     with pytest.raises(AssertionError):
         check(compiled, [retained_then_again])
 
@@ -60,7 +60,7 @@ def test_buffers_are_donated(monkeypatch):
 def test_a_copy_keeps_gaps_and_overlaps():
     base = torch.arange(24.0)
     for value in (base.reshape(4, 6)[1:, ::2], base[:3].expand(4, 3), base.unfold(0, 4, 1)):
-        copy = outputs._copy(value)
+        copy = compiling._copy(value)
         assert torch.equal(copy, value)
         assert (copy.stride(), copy.storage_offset()) == (value.stride(), value.storage_offset())
         assert copy.data_ptr() != value.data_ptr()
@@ -76,7 +76,7 @@ def test_a_compiler_of_the_users_is_guarded_by_aotautograd():
         return compiled
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(outputs, "donate_nothing", lambda: None)
+        patch.setattr(compiling, "donate_nothing", lambda: None)
         compiled = pipeline.compile(
             Outputs(), tuple(leaves()), passes=[pipeline.graph_pass(terminal=True)(compile_as_users_do)]
         )

@@ -6,14 +6,10 @@ compilation is about. Here it is the operators themselves that count: every over
 
 from __future__ import annotations
 
-from pytest_regional.fuzz.operators.aten.arithmetic import arithmetic, foreach
-from pytest_regional.fuzz.operators.aten.bits import bit_views, bitwise, comparisons
-from pytest_regional.fuzz.operators.aten.functions import complex_numbers, smooth
-from pytest_regional.fuzz.operators.aten.images import images, movements
-from pytest_regional.fuzz.operators.aten.indexing import scattering
-from pytest_regional.fuzz.operators.aten.networks import losses, normalizations, with_statistics
-from pytest_regional.fuzz.operators.aten.products import products
-from pytest_regional.fuzz.operators.aten.reductions import at_extreme, reductions, sorting
+from pytest_regional.fuzz.operators.aten.arithmetic import arithmetic, bit_views, bitwise, comparisons, foreach
+from pytest_regional.fuzz.operators.aten.indexing import complex_numbers, scattering, smooth
+from pytest_regional.fuzz.operators.aten.networks import images, losses, movements, normalizations, with_statistics
+from pytest_regional.fuzz.operators.aten.reductions import at_extreme, products, reductions, sorting
 from pytest_regional.fuzz.operators.operator import Operator
 
 

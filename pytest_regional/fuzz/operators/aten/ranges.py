@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pytest_regional.fuzz.model.value_range import (
+from pytest_regional.fuzz.model.arguments import (
     LIMITS,
     ValueRange,
     between,
