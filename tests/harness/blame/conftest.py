@@ -1,4 +1,4 @@
-"""A fault planted in Inductor."""
+"""Faults planted in Inductor."""
 
 from __future__ import annotations
 
@@ -12,3 +12,16 @@ def wrong_sine(monkeypatch):
     """Make Inductor compute the sine of a number as its cosine."""
     for overload in (torch.ops.aten.sin.default, torch.ops.aten.sin):
         monkeypatch.setitem(lowerings, overload, lowerings[torch.ops.aten.cos.default])
+
+
+def multiply_in_the_wrong_order(monkeypatch):
+    """Make Inductor compute ``y @ x`` for ``x @ y``, which costs no C++ compile: a library has the kernel."""
+    for overload in (torch.ops.aten.mm.default, torch.ops.aten.mm):
+        right = lowerings[overload]
+        monkeypatch.setitem(lowerings, overload, lambda x, y, right=right: right(y, x))
+
+
+@pytest.fixture
+def wrong_product(monkeypatch):
+    """Make Inductor compute ``y @ x`` for ``x @ y``."""
+    multiply_in_the_wrong_order(monkeypatch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -16,12 +17,12 @@ from torch.fx.passes.regional_inductor import regional_inductor
 from pytest_regional import AnnotationError, BackendSpec, BadProgramError, ParityError, region
 from pytest_regional._torch.inductor import interpreting_regions
 from pytest_regional.harness.blame import divergence
-from pytest_regional.harness.blame.culprit import FollowUp
+from pytest_regional.harness.blame.culprit import Culprit, FollowUp
 from pytest_regional.harness.devices.device import device_under_test
 from pytest_regional.harness.devices.emulated import check_emulation
 from pytest_regional.harness.parity.check import ParityCheck
 from pytest_regional.testing import regional
-from tests.harness.programs import two_products
+from tests.harness.blame.conftest import multiply_in_the_wrong_order
 
 pytestmark = pytest.mark.filterwarnings("ignore:the pre-grad pass")
 
@@ -33,6 +34,14 @@ def waves(x, y):
         return a.cos() + y.sin()
 
 
+def products(x, y):
+    """Of which Inductor calls kernels of a library: no C++ is compiled. A square is the same in either order."""
+    with region("first"):
+        a = x @ x
+    with region("second"):
+        return a.mm(y)
+
+
 def searched(program=waves, backend="reference", **options):
     with regional(backend, "cpu", expects_regions=False) as r:
         return r.blame(program, r.randn(8, 8), r.randn(8, 8), **options)
@@ -41,8 +50,47 @@ def searched(program=waves, backend="reference", **options):
 SEARCHES = pytest.mark.slow("searches with some ten compiles", fast="test_a_wrong_lowering_in_a_region")
 
 
-@pytest.mark.parametrize("backend", [pytest.param("reference", marks=SEARCHES), "torch"])
-def test_a_wrong_lowering_in_a_region(wrong_sine, backend):
+@dataclass(frozen=True)
+class Searched:
+    """A search, with the state of the process and of the harness before it and after it."""
+
+    found: Culprit
+    before: tuple[object, ...]
+    after: tuple[object, ...]
+    counted_later: dict[str, int]
+
+
+@pytest.fixture(scope="module")
+def searched_once():
+    """Search for a wrong lowering; then compare the same program again."""
+
+    def state():
+        drawn = random.getstate(), torch.get_rng_state().tolist()
+        return (*drawn, inductor_config.save_config(), dict(r.counters), r.graphs)
+
+    with pytest.MonkeyPatch.context() as monkeypatch, regional("torch", "cpu") as r:
+        multiply_in_the_wrong_order(monkeypatch)
+        inputs = r.randn(8, 8), r.randn(8, 8)
+        before = state()
+        found = r.blame(products, *inputs, level="bitwise")
+        after = state()
+        with pytest.raises(ParityError):
+            r.assert_parity(products, *inputs, level="bitwise")
+        return Searched(found, before, after, dict(r.counters))
+
+
+def test_a_wrong_lowering_in_a_region(searched_once):
+    found = searched_once.found
+    assert (found.layer, found.regions, found.confidence) == ("lowering", ("second",), "confirmed")
+    (step,) = found.steps
+    assert step.what.startswith("aten.mm.default at mm")
+    assert step.where.startswith("test_reproducing.py:")
+    assert found.sentence.startswith("region 'second': lowering of aten.mm.default at mm")
+
+
+@SEARCHES
+@pytest.mark.parametrize("backend", ["reference", "torch"])
+def test_a_wrong_lowering_of_generated_code(wrong_sine, backend):
     found = searched(backend=backend)
     assert (found.layer, found.regions, found.confidence) == ("lowering", ("second",), "confirmed")
     (step,) = found.steps
@@ -112,7 +160,7 @@ def test_a_wrong_gradient(wrong_sine):
 
 
 def test_nothing_is_to_blame():
-    found = searched()
+    found = searched(products)
     assert (found.layer, found.confidence, found.experiments) == ("nothing", "unknown", ())
 
 
@@ -180,9 +228,9 @@ def test_what_the_backend_can_do_otherwise():
     spec = BackendSpec(
         "negated", lambda: backend, alternatives={"nothing negated": lambda: lambda *a: backend(*a, negate=False)}
     )
-    found = searched(two_products, spec)
+    found = searched(products, spec, level="bitwise")
     assert found.sentence == "the backend: right with nothing negated (confirmed)"
-    bare = searched(two_products, BackendSpec("negated", lambda: backend))
+    bare = searched(products, BackendSpec("negated", lambda: backend), level="bitwise")
     assert (bare.layer, bare.regions, bare.confidence) == ("backend", (), "confirmed")
 
 
@@ -215,10 +263,15 @@ def two_outputs(x, w):
 
 def test_a_failure_of_the_second_call():
     """No region causes it: with the regions left eager, too, the second call has to compile nothing."""
+
+    def square(x):
+        with region("only"):
+            return x @ x
+
     for depth, said in (("region", "no region: the difference remains"), ("deep", "the backend: wrong with every")):
         with regional(regions_within(left=forget), "cpu", blame_depth=depth) as r:
             with pytest.raises(ParityError, match="CompileForbiddenError") as caught:
-                r.assert_parity(waves, r.randn(8, 8), r.randn(8, 8))
+                r.assert_parity(square, r.randn(8, 8))
         assert caught.value.blame.startswith(said)
 
 
@@ -239,28 +292,28 @@ def test_a_backend_that_raises_before_it_has_graphs():
     """The regions are those of the program, as Dynamo captured it."""
 
     def refuses(gm, inputs):
-        if any("sin" in str(node.target) and node.meta.get("custom") for node in gm.graph.nodes):
-            raise NotImplementedError("no sine in a region")
+        if any(node.target == "mm" and node.meta.get("custom") for node in gm.graph.nodes):
+            raise NotImplementedError("no mm in a region")
         return gm.forward
 
     spec = BackendSpec("refuses", lambda: refuses)
     said = {"region": "region 'second': with it left eager", "deep": "region 'second': right where left"}
     for depth, blame in said.items():
         with regional(spec, "cpu", blame_depth=depth, expects_regions=False) as r:
-            with pytest.raises(ParityError, match="no sine") as caught:
-                r.assert_parity(waves, r.randn(8, 8), r.randn(8, 8))
+            with pytest.raises(ParityError, match="no mm") as caught:
+                r.assert_parity(products, r.randn(8, 8), r.randn(8, 8))
         assert caught.value.blame.startswith(blame), caught.value.blame
 
 
 @pytest.mark.parametrize("depth", ["region", "deep"])
-def test_a_search_that_fails_hides_nothing(wrong_sine, depth, monkeypatch):
+def test_a_search_that_fails_hides_nothing(wrong_product, depth, monkeypatch):
     def fails(*arguments):
         raise RuntimeError("no search today")
 
     monkeypatch.setattr(ParityCheck, "culprit" if depth == "deep" else "_agrees", fails)
     monkeypatch.setattr(divergence, "first_divergence", fails)
     with regional("reference", "cpu", blame_depth=depth) as r, pytest.raises(ParityError) as caught:
-        r.assert_parity(waves, r.randn(8, 8), r.randn(8, 8))
+        r.assert_parity(products, r.randn(8, 8), r.randn(8, 8), level="bitwise")
     assert "elements differ" in str(caught.value)
     assert caught.value.blame == "the search for it failed: RuntimeError: no search today"
     assert ("first wrong value: the search for it failed" in str(caught.value)) == (depth == "deep")
@@ -317,19 +370,19 @@ def test_a_program_that_eager_computes_otherwise_each_time():
     assert (found.layer, found.confidence) == ("eager", "confirmed")
 
 
-def test_a_check_of_the_compile_itself(wrong_sine):
+def test_a_check_of_the_compile_itself():
     """The pass that it misses is what it blames, though without a compile it fails as well."""
 
     def check(program, x):
         with r.expect(region_compiles=1):
             r.compile(program, pre_grad_pass=[leaves_all, forgets])(x)
 
-    def cosine(x):
+    def square(x):
         with region("only"):
-            return x.cos() * 2
+            return x @ x
 
     with regional("reference", "cpu", expects_regions=False) as r:
-        found = r.blame(cosine, torch.randn(8), check=check)
+        found = r.blame(square, torch.randn(8, 8), check=check)
     assert (found.layer, [step.what for step in found.steps]) == ("pass", ["forgets"])
 
 
@@ -367,38 +420,23 @@ def test_what_the_harness_does_not_compile_is_not_searched():
     assert caught.value.blame.startswith("not searched for")
 
 
-@pytest.mark.slow("searches with some ten compiles", fast="test_nothing_stays_behind")
-def test_each_experiment_draws_the_same(wrong_sine):
-    """The check draws its inputs, with some of which nothing is wrong."""
+def test_each_experiment_draws_the_same():
+    """The check draws its inputs, with some of which nothing may be wrong."""
+    drawn = []
 
-    def check(program):
-        x = torch.rand(1) * (random.random() < 0.5)
-        torch.testing.assert_close(r.compile(program)(x), program(x))
+    def check(program, *inputs):
+        drawn.append((random.random(), torch.rand(1).item()))
+        raise AssertionError("wrong")
 
-    def sine(x):
-        with region("only"):
-            return x.sin() * x
-
-    with regional("reference", "cpu", seed=3, expects_regions=False) as r:
-        random.seed(1)
-        assert random.random() < 0.5
-        random.seed(1)
-        assert r.blame(sine, check=check).layer == "lowering"
+    searched(check=check)
+    assert len(drawn) > 1
+    assert len(set(drawn)) == 1
 
 
-def test_nothing_stays_behind(wrong_sine):
-    settings = inductor_config.save_config()
-    with regional("reference", "cpu") as r:
-        x = torch.randn(8, 8)
-        drawn = [one() for one in (random.getstate, torch.get_rng_state)]
-        with r.expect(graphs=0, region_compiles=0):
-            assert r.blame(waves, x, x, seconds=20).layer == "lowering"
-        assert random.getstate() == drawn[0]
-        assert torch.equal(torch.get_rng_state(), drawn[1])
-        assert r.graphs == ()
-        with r.expect(graphs=1, region_compiles=2), pytest.raises(ParityError):
-            r.assert_parity(waves, x, x)
-    assert inductor_config.save_config() == settings
+def test_nothing_stays_behind(searched_once):
+    assert searched_once.after == searched_once.before
+    assert searched_once.counted_later["graphs"] == 1
+    assert searched_once.counted_later["region_compiles"] == 2
 
 
 @pytest.mark.slow("searches with some ten compiles", fast="test_a_wrong_lowering_in_a_region")
@@ -421,15 +459,16 @@ def test_keywords_that_blame_does_not_have():
 
 def test_a_setting_that_a_check_leaves_is_put_back_for_the_next_experiment():
     usual = inductor_config.max_fusion_size
+    seen = []
 
-    def check(program, x):
-        before, inductor_config.max_fusion_size = inductor_config.max_fusion_size, usual + 3
-        assert before == usual, "left by the call before"
-        assert r.compile(program)(x) is not x
+    def check(program, *inputs):
+        seen.append(inductor_config.max_fusion_size)
+        inductor_config.max_fusion_size = usual + 3
+        raise AssertionError("wrong")
 
-    with regional("inductor", "cpu", expects_regions=False) as r:
-        found = r.blame(lambda x: torch.ones_like(x) * x, r.randn(4), check=check)
-    assert [step.what for step in found.steps] == ["constant_fold_uniform_value"]
+    searched(check=check)
+    assert len(seen) > 1
+    assert set(seen) == {usual}
     assert inductor_config.max_fusion_size == usual
 
 
