@@ -1,10 +1,12 @@
-"""Faults planted in Inductor."""
+"""Faults planted in Inductor, and shorter searches."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from torch._inductor.lowering import lowerings
+
+from pytest_regional.harness.blame import layers
 
 
 @pytest.fixture
@@ -25,3 +27,15 @@ def multiply_in_the_wrong_order(monkeypatch):
 def wrong_product(monkeypatch):
     """Make Inductor compute ``y @ x`` for ``x @ y``."""
     multiply_in_the_wrong_order(monkeypatch)
+
+
+def repeat_less(monkeypatch):
+    """Have a search make each deciding experiment twice, not four times: ``test_layers`` has searches with repeats."""
+    monkeypatch.setattr(layers, "_COMES", 2)
+    monkeypatch.setattr(layers, "_GONE", 2)
+
+
+@pytest.fixture
+def few_repeats(monkeypatch):
+    """Have a search make each deciding experiment twice."""
+    repeat_less(monkeypatch)

@@ -135,13 +135,13 @@ def test_a_counter_of_what_the_backend_disclaims_is_left_out():
 def twins(x, w):
     # Matrix products alone need no C++ compiler.
     with region("one"):
-        h = x @ w @ w
+        h = x @ w
     with region("two"):
-        return h @ w @ w
+        return h @ w
 
 
 def holds(r, fn, *inputs):
-    r.assert_parity(fn, *inputs)
+    r.assert_parity(fn, *inputs, level="bitwise")
 
 
 def has_a_partition_each(r, fn, *inputs):
@@ -161,7 +161,7 @@ SEARCHES = pytest.mark.slow("searches with some ten compiles", fast="test_a_stag
         ("output_detached", holds, "backend"),
     ],
 )
-def test_a_fault_in_a_stage_of_a_backend(fault, check, layer):
+def test_a_fault_in_a_stage_of_a_backend(few_repeats, fault, check, layer):
     def program(x, w):
         return twins(torch.tanh(x) if fault == "output_detached" else x, w)
 
@@ -171,7 +171,7 @@ def test_a_fault_in_a_stage_of_a_backend(fault, check, layer):
 
     spec: BackendSpec = getattr(backends, fault)
     with regional(spec, "cpu", expects_regions=False) as r:
-        inputs = [r.randn(8, 8, requires_grad=True), r.randn(8, 8)]
+        inputs = [r.randn(8, 8, requires_grad=fault == "output_detached"), r.randn(8, 8)]
         chosen = rounded if fault == "sigmoid_rounded" else program
         found = r.blame(chosen, *inputs, check=lambda fn, *given: check(r, fn, *given))
     assert found.layer == layer, found.evidence
@@ -179,7 +179,7 @@ def test_a_fault_in_a_stage_of_a_backend(fault, check, layer):
         assert "right with backend 'reference' in its place" in found.sentence
 
 
-def test_no_experiment_looks_for_the_region_that_is_to_blame():
+def test_no_experiment_looks_for_the_region_that_is_to_blame(few_repeats):
     """A comparison that fails in a test compiles once more for each region; the search has experiments for that."""
     compiled = []
 
@@ -194,7 +194,7 @@ def test_no_experiment_looks_for_the_region_that_is_to_blame():
         def check(fn, x, w):
             before = len(compiled)
             try:
-                r.assert_parity(fn, x, w)
+                r.assert_parity(fn, x, w, level="bitwise")
             finally:
                 checks.append(len(compiled) - before)
 

@@ -22,7 +22,7 @@ from pytest_regional.harness.devices.device import device_under_test
 from pytest_regional.harness.devices.emulated import check_emulation
 from pytest_regional.harness.parity.check import ParityCheck
 from pytest_regional.testing import regional
-from tests.harness.blame.conftest import multiply_in_the_wrong_order
+from tests.harness.blame.conftest import multiply_in_the_wrong_order, repeat_less
 
 pytestmark = pytest.mark.filterwarnings("ignore:the pre-grad pass")
 
@@ -70,6 +70,7 @@ def searched_once():
 
     with pytest.MonkeyPatch.context() as monkeypatch, regional("torch", "cpu") as r:
         multiply_in_the_wrong_order(monkeypatch)
+        repeat_less(monkeypatch)
         inputs = r.randn(8, 8), r.randn(8, 8)
         before = state()
         found = r.blame(products, *inputs, level="bitwise")
@@ -219,7 +220,7 @@ def test_a_pass_of_the_users():
     assert (found.layer, [step.what for step in found.steps], found.confidence) == ("pass", ["negates"], "confirmed")
 
 
-def test_what_the_backend_can_do_otherwise():
+def test_what_the_backend_can_do_otherwise(few_repeats):
     """A backend that is wrong outside of regions, and says what it can leave out."""
 
     def backend(gm, inputs, *, negate=True):
@@ -261,7 +262,7 @@ def two_outputs(x, w):
     return a, b
 
 
-def test_a_failure_of_the_second_call():
+def test_a_failure_of_the_second_call(few_repeats):
     """No region causes it: with the regions left eager, too, the second call has to compile nothing."""
 
     def square(x):
@@ -288,7 +289,7 @@ def test_a_failure_with_every_region_left_eager():
     assert "region 'm' left eager" in found.evidence
 
 
-def test_a_backend_that_raises_before_it_has_graphs():
+def test_a_backend_that_raises_before_it_has_graphs(few_repeats):
     """The regions are those of the program, as Dynamo captured it."""
 
     def refuses(gm, inputs):
@@ -370,7 +371,7 @@ def test_a_program_that_eager_computes_otherwise_each_time():
     assert (found.layer, found.confidence) == ("eager", "confirmed")
 
 
-def test_a_check_of_the_compile_itself():
+def test_a_check_of_the_compile_itself(few_repeats):
     """The pass that it misses is what it blames, though without a compile it fails as well."""
 
     def check(program, x):
