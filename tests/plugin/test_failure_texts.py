@@ -21,11 +21,11 @@ PROGRAMS = """
     class Block(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.up, self.down = torch.nn.Linear(8, 16), torch.nn.Linear(16, 8)
+            self.up, self.down = (torch.nn.Parameter(torch.randn(8, 8)) for _ in range(2))
 
         def forward(self, x):
             with region("ffn"):
-                return self.down(self.up(x).relu())
+                return x @ self.up @ self.down
 
     def in_region(x):
         with region("r"):
@@ -38,18 +38,18 @@ def outcome(downstream, tests, *options):
 
 
 def test_the_answer_comes_first_and_three_differences_follow(downstream):
-    """Wrong in the region alone: Inductor's own code for ``relu`` is exchanged."""
+    """Wrong in the region alone: Inductor multiplies in the wrong order."""
     tests = """
     from torch._inductor.lowering import lowerings
     aten = torch.ops.aten
 
     def test_wrong(regional, monkeypatch):
-        for name in (aten.relu.default, aten.relu):
-            monkeypatch.setitem(lowerings, name, lowerings[aten.abs.default])
-        regional.assert_parity(Block(), regional.randn(4, 8, requires_grad=True))
+        for name in (aten.mm.default, aten.mm):
+            monkeypatch.setitem(lowerings, name, lambda x, y, right=lowerings[name]: right(y, x))
+        regional.assert_parity(Block(), regional.randn(8, 8, requires_grad=True))
     """
     result = outcome(downstream, tests)
-    answer = "region 'ffn' differs from eager: * of 12 tensors, worst *, *x allowed"
+    answer = "region 'ffn' differs from eager: * of 8 tensors, worst *, *x allowed"
     result.stdout.fnmatch_lines(
         [
             f"E * {answer}",

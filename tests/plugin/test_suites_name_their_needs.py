@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.warm_process import run_module
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Fuzzing draws from what is claimed, and has tests of its own; models of ``transformers`` take minutes.
@@ -20,9 +21,8 @@ FOLDERS = sorted(
 
 def ran(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run pytest in a process of its own."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--regional-device=cpu", *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    options = ["-q", "-p", "no:cacheprovider", "--regional-device=cpu", *arguments]
+    return run_module("pytest", options, ROOT, {**os.environ, "PYTHONPATH": str(ROOT)})
 
 
 @pytest.mark.slow(
