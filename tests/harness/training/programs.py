@@ -42,7 +42,7 @@ def judged(compiled, *, model=None, **options):
     options = {"loss": nn.functional.cross_entropy, **options}
     with eager() as harness:
         model = model or Small()
-        steps = options.pop("batches", None) or batches(harness)
+        steps = options.pop("batches", None) or batches(harness, options.pop("steps", 5))
         try:
             return assert_training_parity(harness, model, steps, compiled=compiled, **options)
         except TrainingParityError as error:

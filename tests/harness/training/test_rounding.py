@@ -39,7 +39,7 @@ class Residual(nn.Module):
         return x
 
 
-def trained(seed, **changed):
+def trained(seed, steps=STEPS, **changed):
     """Train with a copy whose attributes are ``changed`` in place of a compiled one."""
     torch.manual_seed(seed)
     shape = 2, CHANNELS, IMAGE, IMAGE
@@ -51,7 +51,7 @@ def trained(seed, **changed):
     return judged(
         compiled,
         model=Residual(),
-        batches=[(torch.randn(shape), torch.randn(shape)) for _ in range(STEPS)],
+        batches=[(torch.randn(shape), torch.randn(shape)) for _ in range(steps)],
         loss=lambda output, target: nn.functional.mse_loss(output.float(), target),
     )
 
@@ -67,9 +67,9 @@ def test_a_kink_on_whose_sides_rounding_decides_is_no_difference():
 
 
 def test_a_row_without_a_gradient_is_a_difference_there_too():
-    for seed in range(4):
-        report = trained(seed, wide=True, wrong_row=True)
-        assert (1, "gradient of convolutions.1.weight") in found(report), f"seed {seed}"
+    """With this seed fewer elements show it than with others: 4 of 576."""
+    report = trained(2, steps=1, wide=True, wrong_row=True)
+    assert (1, "gradient of convolutions.1.weight") in found(report)
 
 
 class Autocast(Small):
@@ -92,7 +92,7 @@ def test_gradients_under_autocast_are_anchored():
     """They are as far from float64 as bfloat16 is, though their dtype is float32."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", NoFp64ReferenceWarning)
-        report = judged(lambda copied: copied, model=Autocast())
+        report = judged(lambda copied: copied, model=Autocast(), steps=2)
     assert report.ok
     assert report.anchored
 
@@ -100,7 +100,7 @@ def test_gradients_under_autocast_are_anchored():
 def test_gradients_that_rounding_makes_anything_of_are_not():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        report = judged(lambda copied: copied, model=Chooses())
+        report = judged(lambda copied: copied, model=Chooses(), steps=2)
     assert not report.anchored
     assert [warning.category for warning in caught] == [NoFp64ReferenceWarning]
 
@@ -110,6 +110,6 @@ def test_four_fifths_of_a_gradient_under_autocast_is_a_difference():
         copied.up.weight.register_hook(lambda gradient: gradient * 0.8)
         return copied
 
-    report = judged(compiled, model=Autocast())
+    report = judged(compiled, model=Autocast(), steps=1)
     assert (1, "gradient of up.weight") in found(report)
     assert report.anchored
