@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from pytest_regional.bug_report import running
 from pytest_regional.bug_report.running import Changes, ScriptRunner
+from tests.warm_process import server
 
 pytestmark = pytest.mark.usefixtures("warm_process")
 
@@ -236,10 +236,12 @@ while torch.initial_seed() == 1:
 
 def test_a_run_that_hangs_is_the_last_of_its_script(tmp_path, monkeypatch):
     def until_the_second_hangs(module, arguments, environment, seconds, python):
-        process = subprocess.Popen([sys.executable, "-m", module, *arguments], env=environment)
+        process = server().fork(module, arguments, environment, str(Path.cwd()), (1, 2))
         answer = Path(arguments[1])
-        while process.poll() is None and not (answer.exists() and answer.read_text()):
-            time.sleep(0.1)
+        while not (answer.exists() and answer.read_text()):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.1)
+                break
         process.kill()
         process.wait()
         raise subprocess.TimeoutExpired(module, seconds)
