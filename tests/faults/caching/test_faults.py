@@ -18,8 +18,8 @@ from pytest_regional.reference.caching.container import remove_abandoned
 from pytest_regional.reference.caching.store import LocalStore
 from tests.faults.caching import trials, writer
 
-KILLS = 50
-ROUNDS = 200
+KILLS = 40
+ROUNDS = 60
 
 
 @pytest.fixture(autouse=True)
@@ -31,12 +31,12 @@ def test_a_killed_save_leaves_each_entry_whole_or_absent(tmp_path: Path) -> None
     kills = trials.kill_while_saving(tmp_path / "store", KILLS)
     assert (kills.broken, kills.next_save_failed) == (0, 0)
     # The kills did hit saves (a quarter of them, on a machine at leisure) and entries were there to be broken.
-    assert kills.in_the_middle >= 5
-    assert kills.whole >= KILLS
+    assert kills.in_the_middle >= 4
+    assert kills.whole >= 3 * KILLS
 
 
 def test_the_kill_trial_notices_a_save_in_place(tmp_path: Path) -> None:
-    assert trials.kill_while_saving(tmp_path / "store", 8, manner="in-place").broken > 0
+    assert trials.kill_while_saving(tmp_path / "store", 30, manner="in-place").broken > 0
 
 
 def test_a_writer_does_not_import_torch() -> None:
@@ -49,6 +49,7 @@ def test_a_writer_does_not_import_torch() -> None:
 @pytest.mark.parametrize("way", ["save_and_load", "save_and_load_file"])
 def test_two_processes_at_the_same_artifact_lose_nothing(tmp_path: Path, way: str) -> None:
     both = [trials.start(way, tmp_path, first, ROUNDS) for first in (0, 1000)]
+    trials.begin(*both)
     assert trials.finish(*both) == [f"done {ROUNDS}"] * 2
     assert not list(tmp_path.glob("**/*regional-tmp"))
 
@@ -56,6 +57,7 @@ def test_two_processes_at_the_same_artifact_lose_nothing(tmp_path: Path, way: st
 @pytest.mark.parametrize("way", ["save_and_load", "save_and_load_file"])
 def test_the_concurrency_trial_notices_writing_in_place(tmp_path: Path, way: str) -> None:
     both = [trials.start(way, tmp_path, first, ROUNDS, manner="in-place") for first in (0, 0)]
+    trials.begin(*both)
     with pytest.raises(AssertionError, match=r"is truncated|is empty|is corrupted|was lost"):
         trials.finish(*both)
     for process in both:
@@ -63,7 +65,9 @@ def test_the_concurrency_trial_notices_writing_in_place(tmp_path: Path, way: str
 
 
 def test_a_limit_for_the_size_of_files_is_a_failed_save(tmp_path: Path) -> None:
-    assert trials.finish(trials.start("save_limited", tmp_path / "store", 100_000)) == ["done 2"]
+    process = trials.start("save_limited", tmp_path / "store", 100_000)
+    trials.begin(process)
+    assert trials.finish(process) == ["done 2"]
     assert len(list(LocalStore(tmp_path / "store").candidates(writer.KEYS[0]))) == 1
     assert not list((tmp_path / "store" / "tmp").iterdir())
 
@@ -115,6 +119,7 @@ def test_a_broken_entry_on_a_read_only_disk_is_one_warning(small_disk: Path) -> 
 def test_only_dead_writers_lose_their_temporary_files(tmp_path: Path) -> None:
     """A living one keeps its file, whoever looks; the same file is removed once it is dead."""
     process = trials.start("save_for_ever", tmp_path, 30_000_000)
+    trials.begin(process)
     try:
         held = _stopped_in_the_middle(process, tmp_path / "tmp")
         assert remove_abandoned(tmp_path / "tmp") == 0

@@ -33,13 +33,23 @@ class Kills:
 
 
 def start(way: str, folder: Path, *arguments: object, manner: str = "atomic") -> subprocess.Popen[str]:
-    """Start a writer and return when it is about to begin."""
+    """Start a writer, which waits for :func:`begin`."""
     command = [sys.executable, str(Path(writer.__file__)), way, manner, str(folder), *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n", process.communicate()[1]
     return process
+
+
+def begin(*processes: subprocess.Popen[str]) -> None:
+    """Have writers begin, at the same time."""
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
 
 
 def finish(*processes: subprocess.Popen[str]) -> list[str]:
@@ -54,14 +64,20 @@ def kill_while_saving(folder: Path, trials: int, *, seed: int = 0, manner: str =
     """Kill a saving process at a random moment, ``trials`` times in one folder."""
     moments = random.Random(seed)
     kills = Kills()
+    for number, key in enumerate(writer.KEYS):  # what the first saves replace
+        assert LocalStore(folder).save(key, writer.payload(number, ENTRY_BYTES))
+    writers = start("save_in_forks", folder, ENTRY_BYTES, manner=manner)
+    assert writers.stdout is not None
     for _ in range(trials):
-        process = start("save_for_ever", folder, ENTRY_BYTES, manner=manner)
+        begin(writers)
+        child = int(writers.stdout.readline())
         time.sleep(moments.uniform(0, 0.03))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
+        os.kill(child, signal.SIGKILL)
+        assert writers.stdout.readline() == "dead\n"
         kills.trials += 1
         kills.in_the_middle += bool(list(folder.glob("tmp/*")))
         _inspect(folder, kills)
+    assert finish(writers) == [f"done {trials}"]
     return kills
 
 

@@ -1,13 +1,14 @@
 """A process that saves and loads, to be killed or starved; without torch, so that a hundred can start in seconds.
 
-Usage: writer.py WAY FOLDER ...; see ``WAYS``. Says ``ready`` when it begins, ``done COUNT`` when it ends. Every warning
-is an error: a broken entry that is only skipped would be one.
+Usage: writer.py WAY MANNER FOLDER ...; see ``WAYS``. Says ``ready``, begins when it is sent a line, and says
+``done COUNT`` when it ends. Every warning is an error: a broken entry that is only skipped would be one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
+import os
 import resource
 import sys
 import time
@@ -59,6 +60,20 @@ def save_for_ever(folder: Path, size: str) -> int:
     raise AssertionError
 
 
+def save_in_forks(folder: Path, size: str) -> int:
+    """Fork a process that says its number and saves for ever; once it is dead and a line comes, fork the next."""
+    for count in itertools.count(1):
+        child = os.fork()
+        if child == 0:
+            print(os.getpid(), flush=True)
+            save_for_ever(folder, size)
+        os.waitpid(child, 0)
+        print("dead", flush=True)
+        if not sys.stdin.readline():
+            return count
+    raise AssertionError
+
+
 def save_and_load(folder: Path, first: str, count: str) -> int:
     """Save entries of its own next to somebody else's; each must be there from then on, and all must be whole."""
     store, saved = stores.LocalStore(folder), set()
@@ -90,7 +105,7 @@ def save_limited(folder: Path, limit: str) -> int:
     return len(kept)
 
 
-WAYS = {way.__name__: way for way in (save_for_ever, save_and_load, save_and_load_file, save_limited)}
+WAYS = {way.__name__: way for way in (save_for_ever, save_in_forks, save_and_load, save_and_load_file, save_limited)}
 
 
 def main(way: str, manner: str, folder: str, *arguments: str) -> None:
@@ -100,6 +115,7 @@ def main(way: str, manner: str, folder: str, *arguments: str) -> None:
         stores.write_atomically = write_in_place  # type: ignore[assignment]
         sys.modules[write_artifact.__module__].write_atomically = write_in_place  # type: ignore[attr-defined]
     print("ready", flush=True)
+    sys.stdin.readline()
     print("done", WAYS[way](Path(folder), *arguments), flush=True)
 
 
