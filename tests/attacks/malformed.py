@@ -143,21 +143,27 @@ def renamed(data: Any, place: tuple[Any, ...], name: str) -> Any:
 
 
 def injections(documents: list[Any]) -> Iterator[tuple[str, Any]]:
-    """Yield a description and a document for every payload in every value, and for some as every name of a field.
+    """Yield a description and a document for payloads in every value and as every name of a field.
 
-    Fields are found by walking the documents, each once whatever number an item of a list has.
+    Fields are found by walking the documents, each once whatever number an item of a list has. Texts, and names that
+    are read as they are, get every payload; other places a fifth of them each, in turns.
     """
     seen = set()
     for document in documents:
         for place in places(document):
             general = tuple("*" if isinstance(key, int) else key for key in place)
-            holds_text = isinstance(at(document, place), (str, int, float, bool, type(None)))
             if general in seen:
                 continue
             seen.add(general)
-            for number, payload in enumerate(PAYLOADS):
-                if holds_text:
+            fifth = PAYLOADS[len(seen) % 5 :: 5]
+            value = at(document, place)
+            if isinstance(value, (str, int, float, bool, type(None))):
+                # The two originals are read as the program and the sequence are.
+                is_text = isinstance(value, str) and not general[0].startswith("original_")
+                for payload in PAYLOADS if is_text else fifth:
                     yield f"{general} = {payload!r}", put(document, place, payload)
-                if isinstance(place[-1], str) and number % 2 == 0:
+            if isinstance(place[-1], str):
+                is_free = general[-2:-1] and general[-2] in ("configs", "parameters", "settings")
+                for payload in PAYLOADS if is_free else fifth:
                     yield f"{general} called {payload!r}", renamed(document, place, payload)
                     yield f"beside {general}: {payload!r}", put(document, (*place[:-1], payload), 1)
