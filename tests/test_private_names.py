@@ -46,6 +46,16 @@ def sources() -> dict[str, str]:
     return {str(path.relative_to(PACKAGE)): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
 
 
+@functools.cache
+def parsed(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
+@functools.cache
+def nodes(tree: ast.AST) -> list[ast.AST]:
+    return list(ast.walk(tree))
+
+
 def is_private(name: object) -> bool:
     return isinstance(name, str) and name.startswith("_") and not name.startswith("__")
 
@@ -53,7 +63,7 @@ def is_private(name: object) -> bool:
 def our_own(trees: Iterable[ast.AST]) -> set[str]:
     """Return the private names that the package itself defines or assigns."""
     names: set[str] = set()
-    for node in (node for tree in trees for node in ast.walk(tree)):
+    for node in (node for tree in trees for node in nodes(tree)):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             names.add(node.name)
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -66,8 +76,8 @@ def our_own(trees: Iterable[ast.AST]) -> set[str]:
 def private_names(tree: ast.AST, own: Collection[str]) -> Iterator[tuple[int, str]]:
     """Yield line and text of each private name of PyTorch's or Triton's in a module; messages may name them."""
     ours = {*own, *OF_OTHERS}
-    messages = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-    for node in ast.walk(tree):
+    messages = {id(part) for node in nodes(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in nodes(tree):
         if id(node) in messages:
             continue
         found: list[str] = []
@@ -89,7 +99,7 @@ def private_names(tree: ast.AST, own: Collection[str]) -> Iterator[tuple[int, st
 
 
 def outside(modules: Mapping[str, str]) -> dict[str, ast.Module]:
-    return {name: ast.parse(text) for name, text in modules.items() if not name.startswith("_torch/")}
+    return {name: parsed(text) for name, text in modules.items() if not name.startswith("_torch/")}
 
 
 @functools.cache
@@ -99,7 +109,7 @@ def own_names() -> frozenset[str]:
 
 def violations(modules: Mapping[str, str]) -> list[str]:
     trees = outside(modules)
-    own = own_names() | our_own(trees.values())
+    own = own_names() | our_own(tree for name, tree in trees.items() if name not in sources())
     return [f"{name}:{line} {text}" for name, tree in trees.items() for line, text in private_names(tree, own)]
 
 
@@ -129,7 +139,7 @@ def fetched_twice(modules: Mapping[str, str]) -> list[str]:
     found: dict[str, set[str]] = defaultdict(set)
     for name, text in modules.items():
         if name.startswith("_torch/"):
-            for fetched, where in fetches(ast.parse(text)):
+            for fetched, where in fetches(parsed(text)):
                 found[fetched].add(f"{name}:{where}")
     return [f"{fetched}: {', '.join(sorted(where))}" for fetched, where in sorted(found.items()) if len(where) > 1]
 

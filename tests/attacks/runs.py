@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -13,6 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from pytest_regional.cli import main
 from tests.warm_process import run_module
 
 HEADER = """
@@ -70,11 +73,11 @@ class Run:
     def temporary(self) -> Path:
         return self.folder / "temporary"
 
-    def merge(self) -> subprocess.CompletedProcess[str]:
-        """Read the report as ``merge`` does, which refuses that of a run that did not finish."""
-        return run_module(
-            "pytest_regional", ["merge", "report.json", "--output=merged.json"], self.folder, environment(self.folder)
-        )
+    def merge(self) -> tuple[int, str]:
+        """Read the report as ``merge`` does, which refuses that of a run that did not finish: status and complaint."""
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            status = main(["merge", str(self.folder / "report.json"), f"--output={self.folder / 'merged.json'}"])
+        return status, said.getvalue()
 
 
 def environment(folder: Path) -> dict[str, str]:

@@ -48,7 +48,8 @@ def environment_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("source", ["option", "ini"])
 def test_what_cannot_be_kept_is_refused(pytester: pytest.Pytester, source: str) -> None:
-    for option, value in GIVEN:
+    # Where a value is from changes nothing in how it is read, so that a fourth of them shows that both are.
+    for option, value in GIVEN if source == "option" else GIVEN[::4]:
         if source == "ini":
             pytester.makeini(f"[pytest]\nregional_{option} = {value}\n")
         arguments = [_argument(option, value)] if source == "option" else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -64,7 +65,12 @@ def _with(data: Any, path: tuple[Any, ...], change: Callable[[Any, Any], None]) 
 
 def _mutations(text: str, rng: random.Random) -> Iterator[str]:
     data = json.loads(text)
+    visits: Counter[tuple[Any, ...]] = Counter()
     for path in _places(data):
+        general = tuple("*" if isinstance(part, int) else part for part in path)
+        visits[general] += 1
+        if visits[general] > 2:
+            continue
         value = rng.choice(VALUES)
         yield json.dumps(_with(data, path, lambda place, name, value=value: place.__setitem__(name, value)))
         if path:
@@ -72,7 +78,7 @@ def _mutations(text: str, rng: random.Random) -> Iterator[str]:
 
 
 def test_one_value_is_another(good: Path, tmp_path: Path, says: Callable[..., tuple[int, str]]) -> None:
-    """Every value of a report, in turn: taken away, or something else. It is read, or refused with its name."""
+    """Each value of a report, and two of each kind in lists: taken away, or something else. It is read, or refused."""
     bad, refused, read = tmp_path / "bad.json", 0, 0
     for text in _mutations(good.read_text(), random.Random(1)):
         bad.write_text(text)
@@ -83,8 +89,8 @@ def test_one_value_is_another(good: Path, tmp_path: Path, says: Callable[..., tu
         if status != 2 and read % 10 == 0:  # what is read can be merged and drawn
             assert says("merge", bad, good, "-o", tmp_path / "out.html")[0] == 0
             assert RunReport.read(tmp_path / "out.json").tests
-    assert refused > 300
-    assert read > 50
+    assert refused > 150
+    assert read > 25
 
 
 CONTENTS: dict[str, bytes] = {

@@ -52,8 +52,8 @@ def ended_by(tmp_path, code: str, *options: str) -> Run:
 
 
 def is_refused(run: Run, said: str) -> bool:
-    refused = run.merge()
-    return refused.returncode == 2 and "did not finish" in refused.stderr and said in refused.stderr
+    status, complaint = run.merge()
+    return status == 2 and "did not finish" in complaint and said in complaint
 
 
 @pytest.mark.parametrize("code", GUARDED)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 
 from pytest_regional.reference.caching import container
 from pytest_regional.reference.caching.container import TargetFingerprint, this_machine
+from tests.warm_process import ROOT, run_script
 
 NAMES = [field.name for field in dataclasses.fields(TargetFingerprint)]
 
@@ -108,14 +108,17 @@ def test_the_compiler_is_asked_once_a_process(tmp_path: Path) -> None:
     compiler = tmp_path / "my-g++"
     compiler.write_text(f'#!/bin/sh\necho "$@" >>{log}\necho gcc version 1.2.3\n')
     compiler.chmod(0o755)
-    code = """
-import torch
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+import os
+import torch._inductor.config
+torch._inductor.config.cpp.cxx = (None, {str(compiler)!r})
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = {str(tmp_path / "cache")!r}
 from pytest_regional.reference.caching.container import this_machine
 assert this_machine() is this_machine()
 assert not torch.cuda.is_initialized() or torch.cuda.is_available()
 print(this_machine().compiler)
-"""
-    environment = {**os.environ, "CXX": str(compiler), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
-    said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "my-g++: gcc version 1.2.3"
+""")
+    said = run_script(script, {**os.environ, "PYTHONPATH": str(ROOT)})
+    assert said.stdout.strip() == "my-g++: gcc version 1.2.3", said.stderr
     assert log.read_text().split() == ["--version", "-v"]

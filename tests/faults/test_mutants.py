@@ -46,8 +46,8 @@ PROGRAM = Program(
 )
 
 
-def hunt(mutant, **options):
-    return Hunt(mutant, [PROGRAM] * 3, 3, 60.0, modes=("interpret",), **options).run()
+def hunt(mutant, programs=3, **options):
+    return Hunt(mutant, [PROGRAM] * programs, programs, 60.0, modes=("interpret",), **options).run()
 
 
 def test_there_are_enough_and_names_are_their_own():
@@ -145,7 +145,6 @@ def test_a_fault_is_noticed_by_its_oracle(name, oracle):
 
 def test_what_is_odd_is_not_complained_of():
     assert alarms_of(spec_of(ODD["operands_exchanged"]), [PROGRAM], 1) == []
-    assert alarms_of("reference", [PROGRAM], 1) == []
     assert ODD["operands_exchanged"].planted.calls
 
 
@@ -162,7 +161,7 @@ def test_after_a_mutant_the_reference_is_right_again():
 
 def test_the_wrong_oracle_kills_nothing():
     fault = Mutant("x", "", ("configs",), patches=FAULTS["results_exchanged"].patches)
-    verdict = hunt(fault)
+    verdict = hunt(fault, programs=1)
     assert verdict.outcome == "survived"
     assert verdict.kill is None
     assert {alarm.source for alarm in verdict.others} == {"parity"}

@@ -93,7 +93,7 @@ def test_unreported_operators_stay_unknown():
 
 def test_a_harness_inside_of_another_knows_the_operators():
     with regional("inductor"), regional("inductor") as inner:
-        assert inner.run(programs.chain, inner.randn(4, 4), inner.randn(4, 4)).code.sources[0].origins
+        assert inner.run(programs.chain, inner.randn(8, 8), inner.randn(8, 8)).code.sources[0].origins
 
 
 def test_listening_changes_neither_code_nor_inductor():
