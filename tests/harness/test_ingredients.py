@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pytest_regional import region
+from pytest_regional._torch.inductor import interpreting_regions
 from pytest_regional.harness.cache_keys import different, graph_ingredients, ingredients_of, ops_of
 from pytest_regional.reference.caching import key
 from pytest_regional.testing import regional
@@ -126,7 +127,7 @@ def test_a_key_that_lacks_an_ingredient(monkeypatch):
         if r.counters.cache_hits:
             raise AssertionError("one region got the code of another one")
 
-    with regional("reference", "cpu", expects_regions=False) as r:
+    with interpreting_regions(), regional("reference", "cpu", expects_regions=False) as r:
         found = r.blame(scaled, r.randn(4), check=check)
     assert found.setting == "no result stored or loaded"
     assert found.sentence.endswith(
