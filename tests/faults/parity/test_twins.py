@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_regional import ParityError
+from pytest_regional.harness.parity import noise
 from pytest_regional.testing import regional
 from tests.faults.parity import twins_of_state, twins_of_values
 
@@ -35,6 +36,13 @@ def flaws(harness, row):
     places = [(one.where.rpartition(": ")[2], one.kind) for one in error.report.mismatches]
     if (row.where, row.kind) not in places or row.where not in str(error):
         yield f"the wrong twin: no {row.kind} of {row.where!r} in {error}"
+
+
+@pytest.fixture(autouse=True)
+def _few_rounded_runs(monkeypatch):
+    """Measure eager's rounding in the fewest runs that count; tests/parity/test_rounding_noise.py uses them all."""
+    monkeypatch.setattr(noise, "RUNS", 3)
+    monkeypatch.setattr(noise, "MORE_RUNS", 4)
 
 
 @pytest.mark.parametrize("group", ROWS)
