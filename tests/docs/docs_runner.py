@@ -23,11 +23,17 @@ EXECUTED = ("pytest", "pytest-regional")
 QUIET = ("-p", "no:randomly", "-p", "no:cacheprovider")
 SCRIPT_OPTIONS = "--regional-backend=aot_eager"
 #: Neither scripts nor tests of other harnesses use ours, so what that saves of a compile's time is saved here.
+#: Hypothesis draws the same examples each time, and does not measure how long that takes.
 CONFTEST = """\
 import pytest
+from hypothesis import HealthCheck, settings
 
 from pytest_regional._torch.dynamo import guards_untimed
 from pytest_regional.harness.kernel_store import kernels_kept
+
+slow = [HealthCheck.too_slow]
+settings.register_profile("examples", deadline=None, derandomize=True, suppress_health_check=slow)
+settings.load_profile("examples")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -108,33 +114,33 @@ def write_script(block: Block, folder: Path) -> None:
 
 
 class Batch:
-    """All files and scripts of some pages, run once for each set of options."""
+    """All files and scripts of some pages, run once for each set of options, slow ones apart."""
 
     def __init__(self, blocks: Sequence[Block], folder: Path) -> None:
         self.folder = write_project(blocks, folder)
         (folder / "conftest.py").write_text(CONFTEST)
         self._outcomes: dict[str, Counter[str]] = {}
-        self._output: dict[str, str] = {}
-        self._files: dict[str, list[str]] = {}
+        self._output: dict[tuple[str, str], str] = {}
+        self._files: dict[tuple[str, str], list[str]] = {}
         for block in blocks:
             if is_script(block):
                 write_script(block, folder)
             if is_run_by_pytest(block):
-                self._files.setdefault(options_of(block), []).append(file_of(block))
+                self._files.setdefault(run_of(block), []).append(file_of(block))
 
     def check(self, block: Block) -> None:
         """Assert that ``block`` had the outcome that it announces."""
-        options = options_of(block)
-        if options not in self._output:
-            self._run(options)
+        run = run_of(block)
+        if run not in self._output:
+            self._run(run)
         expected = outcome_of(block)
         actual = dict(self._outcomes.get(file_of(block), {}))
-        assert actual == expected, f"{block.where}: expected {expected}, got {actual}\n{self._output[options]}"
+        assert actual == expected, f"{block.where}: expected {expected}, got {actual}\n{self._output[run]}"
 
-    def _run(self, options: str) -> None:
+    def _run(self, run: tuple[str, str]) -> None:
         result = self.folder / f"result-{len(self._output)}.xml"
-        done = run_pytest([*shlex.split(options), *self._files[options], f"--junit-xml={result}", "-rs"], self.folder)
-        self._output[options] = done.stdout + done.stderr
+        done = run_pytest([*shlex.split(run[0]), *self._files[run], f"--junit-xml={result}", "-rs"], self.folder)
+        self._output[run] = done.stdout + done.stderr
         if result.exists():
             for case in ElementTree.parse(result).getroot().iter("testcase"):
                 self._outcomes.setdefault(_file_of_case(case), Counter())[_outcome_of_case(case)] += 1
@@ -174,6 +180,11 @@ def file_of(block: Block) -> str:
 def options_of(block: Block) -> str:
     """Return the command line options under which ``block`` is run."""
     return SCRIPT_OPTIONS if is_script(block) else block.directives["run"]
+
+
+def run_of(block: Block) -> tuple[str, str]:
+    """Return what blocks of one process have in common: options, and of slow blocks the faster test."""
+    return options_of(block), block.directives.get("slow", "")
 
 
 def outcome_of(block: Block) -> dict[str, int]:

@@ -8,7 +8,8 @@ A directive is an HTML comment on the line before the fence, so that it does not
 A block with a title is a file; with ``run`` it is run by pytest with those options and must have that outcome. A Python
 block without a title is a script. A console block with ``run`` is executed, after ``replace: A => B`` edited the files,
 and its output compared; without ``run`` its commands and options must exist. What Sphinx makes itself (`{include}` and
-the like) is checked by building the site.
+the like) is checked by building the site. A block with ``slow: FILE::NAME`` runs at night;
+the test NAME runs on each push and notices the same faults.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def _directives(comment: str, where: str) -> dict[str, str]:
     directives = {}
     for part in comment.split("; "):
         key, _, value = part.partition(":")
-        if key not in ("run", "outcome", "replace"):
+        if key not in ("run", "outcome", "replace", "slow"):
             raise DocsError(f"{where}: directive {key!r} is not understood")
         directives[key] = value.strip()
     return directives

@@ -6,7 +6,7 @@ import configparser
 import re
 
 import pytest
-from docs_runner import Batch, check_command, check_console, is_run_by_pytest, options_of, run_pytest
+from docs_runner import Batch, check_command, check_console, is_run_by_pytest, run_of, run_pytest
 from fenced import PAGES, Block, all_blocks, blocks_of, name_of
 
 from pytest_regional.backends.registry import ProjectFile, tomllib
@@ -17,8 +17,18 @@ from pytest_regional.plugin.options import OPTIONS
 BLOCKS = all_blocks()
 
 
+def _marks(fast):
+    return [pytest.mark.slow("an example that takes seconds", fast=fast)] if fast else []
+
+
 def _chosen(condition):
-    return [pytest.param(block, id=block.where) for block in BLOCKS if condition(block)]
+    chosen = [block for block in BLOCKS if condition(block)]
+    return [pytest.param(block, id=block.where, marks=_marks(block.directives.get("slow"))) for block in chosen]
+
+
+def _runs():
+    runs = sorted({run_of(block) for block in BLOCKS if is_run_by_pytest(block)})
+    return [pytest.param(run, id=" ".join(filter(None, run)), marks=_marks(run[1])) for run in runs]
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +47,11 @@ def pytest_help(tmp_path_factory):
     return run_pytest(["--help"], tmp_path_factory.mktemp("help")).stdout
 
 
-@pytest.mark.parametrize("options", sorted({options_of(block) for block in BLOCKS if is_run_by_pytest(block)}))
-def test_python_blocks_do_what_their_pages_say(options: str, batch):
+@pytest.mark.parametrize("run", _runs())
+def test_python_blocks_do_what_their_pages_say(run: tuple[str, str], batch):
     """All of one set of options in one process, and in one test: several xdist workers would each run them."""
     for block in BLOCKS:
-        if is_run_by_pytest(block) and options_of(block) == options:
+        if is_run_by_pytest(block) and run_of(block) == run:
             batch.check(block)
 
 
@@ -49,6 +59,12 @@ def test_python_blocks_do_what_their_pages_say(options: str, batch):
 @pytest.mark.usefixtures("_self_tested")
 def test_console_block_prints_what_the_page_shows(block: Block, tmp_path):
     check_console(block, BLOCKS, tmp_path / "project")
+
+
+def test_python_blocks_parse():
+    for block in BLOCKS:
+        if block.language == "python":
+            compile(block.text, block.where, "exec")
 
 
 def test_commands_exist(pytest_help):
