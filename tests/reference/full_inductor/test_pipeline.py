@@ -13,11 +13,10 @@ class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(1)
-        self.linear = torch.nn.Linear(8, 8)
-        self.norm = torch.nn.LayerNorm(8)
+        self.linear = torch.nn.Linear(8, 8, bias=False)
 
     def forward(self, x):
-        return functional.gelu(self.norm(self.linear(x)))
+        return functional.gelu(self.linear(x))
 
 
 def trained(model, module, steps=2):
@@ -43,7 +42,7 @@ def test_a_list_of_passes_ends_with_it(tmp_path):
 
     model, plain = Model(), Model()
     compiled = compile(model, (torch.randn(4, 8),), passes=[full_inductor, look])
-    assert any("aten.native_layer_norm.default" in ops for ops in seen)
+    assert any("aten.gelu.default" in ops for ops in seen)
     assert [row.name for row in compiled.report if row.graph == "forward"] == ["look", "full_inductor"]
     compiled.save(tmp_path / "whole")
     torch.testing.assert_close(trained(model, compiled), trained(plain, plain), atol=1e-5, rtol=1e-4)
