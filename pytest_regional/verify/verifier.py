@@ -205,6 +205,7 @@ _LARGEST = 1 << 49
 
 DEFAULT_SECONDS = 20.0
 
+_CONTRADICTION = "what is known of the kernel contradicts itself"
 _MAY_OVERFLOW = "an index may overflow, as memory safety is not proved"
 
 GRAPH = "all kernels of a graph"
@@ -413,17 +414,17 @@ def _digest(launch: SymbolicLaunch, sizes: Mapping[str, Any], *more: Any) -> str
 
 def _outcomes(launch: SymbolicLaunch, number: int, question: Question, required: Sequence[str]) -> Iterator[Outcome]:
     question.start()
-    try:
-        contradicts = not reachable(question)
-    except NotVerifiableError as error:
-        yield from (Outcome(p, UNKNOWN, str(error), final=False) for p in (MEMORY, RACES, COVERAGE))
-        return
-    if contradicts:
-        reason = "what is known of the kernel contradicts itself"
-        yield from (Outcome(p, UNKNOWN, reason) for p in (MEMORY, RACES, COVERAGE))
-        return
     replayed = functools.partial(_replayed, launch, question, number)
     memory, races = replayed(memory_safe(question)), replayed(race_free(question))
+    # A counterexample is an access that happens; and where memory is not proved, nothing is.
+    if memory.verdict == PROVED and races.verdict != REFUTED:
+        try:
+            reason, final = "" if reachable(question) else _CONTRADICTION, True
+        except NotVerifiableError as error:
+            reason, final = str(error), False
+        if reason:
+            yield from (Outcome(p, UNKNOWN, reason, final=final) for p in (MEMORY, RACES, COVERAGE))
+            return
     if memory.verdict != PROVED and races.verdict == PROVED:
         races = replace(races, verdict=UNKNOWN, reason=_MAY_OVERFLOW)
     safe = [memory, races]

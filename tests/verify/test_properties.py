@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 import z3
 
-from pytest_regional.verify import PROVED, REFUTED, UNKNOWN, NotVerifiableError, Outcome
+from pytest_regional.verify import PROVED, REFUTED, UNKNOWN, NotVerifiableError, Outcome, verifier
 from pytest_regional.verify.properties import covered, memory_safe, race_free
 from pytest_regional.verify.question import Question, reachable
 
@@ -194,8 +194,6 @@ def test_memory_is_proved_to_be_safe(given: Case):
 def test_memory_is_refuted(given: Case, reason: str, program: tuple[int, int, int] | None):
     question = question_about(given)
     question.tensors = {name: replace(tensor, given=True) for name, tensor in question.tensors.items()}
-    # Before anything is proved this is asked, as the verifier does.
-    assert reachable(question)
     outcome = memory_safe(question)
     assert (outcome.verdict, outcome.reason.split(":")[0]) == (REFUTED, reason)
     assert "test_properties.py:" in outcome.reason
@@ -218,6 +216,20 @@ def test_a_broken_promise_is_not_proved():
 def test_what_contradicts_itself_is_not_reachable():
     assert not reachable(question_about(case(contradictory, n=3, out=OUT)))
     assert reachable(question_about(case(contradictory_afterwards, n=3, out=OUT)))
+
+
+def test_nothing_is_proved_of_what_contradicts_itself():
+    question = question_about(case(contradictory, n=3, out=OUT))
+    found = list(verifier._outcomes(None, 0, question, ["out"]))
+    assert [(one.property, one.verdict) for one in found] == [(p, UNKNOWN) for p in ("memory", "races", "coverage")]
+    assert {one.reason for one in found} == {"what is known of the kernel contradicts itself"}
+
+
+def test_a_refutation_shows_by_itself_that_something_is_reachable(monkeypatch):
+    monkeypatch.setattr(verifier, "_replayed", lambda launch, question, number, outcome, *_: outcome)
+    monkeypatch.delattr(verifier, "reachable")
+    question = question_about(case(copy_one_more, 3, n=20, **COPIED))
+    assert next(verifier._outcomes(None, 0, question, [])).verdict == REFUTED
 
 
 @pytest.mark.parametrize(
