@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import unittest
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional._base.errors import RegionalValueError
 from pytest_regional._base.text import DEFAULT_SEED
-from pytest_regional._torch.distributed import fake_process_group as fake_pg
+from pytest_regional._torch.distributed import fake_process_group
 from pytest_regional._torch.inductor import kernels_not_built
 from pytest_regional._torch.pass_forms import pass_form
 from pytest_regional.harness.counters import Bound, Counters, at_least, at_most
@@ -55,7 +56,7 @@ __all__ = [
     "counters",
     "current",
     "expect",
-    "fake_pg",
+    "fake_process_group",
     "first_divergence",
     "in_new_process",
     "kernels_not_built",
@@ -69,6 +70,15 @@ __all__ = [
     "run",
     "run_pass",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "fake_pg":  # the name of the fixture alone
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(
+        "pytest_regional.testing.fake_pg goes with 1.0: use fake_process_group", DeprecationWarning, stacklevel=2
+    )
+    return fake_process_group
 
 
 @contextlib.contextmanager

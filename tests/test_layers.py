@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 import subprocess
 import sys
@@ -72,3 +73,53 @@ def test_no_modules_import_each_other() -> None:
     assert cycles(imports) == []
     one, other = imports[0]
     assert {one, other} <= set().union(*cycles([*imports, (other, one)]))
+
+
+#: Imports inside of functions, at most: start-up without torch, optional parts. May only fall.
+MOST_LATE_IMPORTS = 156
+
+
+def late_imports(text: str) -> list[int]:
+    """Return the lines of imports that are not at the top of a module; those for type checkers alone don't count."""
+    tree = ast.parse(text)
+    early = {id(node) for node in tree.body}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            early |= {id(below) for below in ast.walk(node)}
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and id(node) not in early
+    ]
+
+
+def test_few_imports_are_inside_of_functions() -> None:
+    assert late_imports("import a\nif TYPE_CHECKING:\n    import b\ndef f():\n    import c") == [5]
+    found = {
+        path.relative_to(ROOT).as_posix(): late_imports(path.read_text(encoding="utf-8"))
+        for path in (ROOT / "pytest_regional").rglob("*.py")
+    }
+    assert sum(map(len, found.values())) <= MOST_LATE_IMPORTS, {path: lines for path, lines in found.items() if lines}
+
+
+def not_on_the_map(package: Path) -> list[str]:
+    """Return the modules and packages in ``package`` that the docstring of its ``__init__`` does not name."""
+    names = {path.stem for path in package.glob("*.py")} | {path.parent.name for path in package.glob("*/__init__.py")}
+    text = ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))) or ""
+    return sorted(name for name in names - {"__init__"} if f"``{name}``" not in text)
+
+
+def test_each_package_has_a_map(tmp_path: Path) -> None:
+    """The first docstring that a newcomer reads names all modules, and says what the package may import."""
+    (tmp_path / "__init__.py").write_text('"""A map of ``one``."""')
+    (tmp_path / "one.py").touch()
+    (tmp_path / "other.py").touch()
+    assert not_on_the_map(tmp_path) == ["other"]
+    packages = [path.parent for path in (ROOT / "pytest_regional").rglob("*/__init__.py")]
+    assert {package.name: missing for package in packages if (missing := not_on_the_map(package))} == {}
+    without = [
+        path.parent.name
+        for path in (ROOT / "pytest_regional").glob("*/__init__.py")
+        if "may import" not in " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split()).lower()
+    ]
+    assert without == []

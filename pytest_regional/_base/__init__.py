@@ -1,5 +1,10 @@
 """What every other package may use: errors, text, files, child processes, limits.
 
-``errors`` has the bases of all errors and warnings, ``files`` writes a file whole or not at all, ``processes`` finds
-and ends processes. May import: nothing of this project, and no torch.
+* ``errors``: the bases of all errors and warnings; ``text``: sentences, seeds, masks for secrets.
+* ``files``: reading, and writing a file whole or not at all; ``documents``: JSON checked against declared types;
+  ``cache_keys``: keys as named texts, kept as files.
+* ``processes``: finds and ends processes; ``limits``: of time and memory, and the budgets of fuzzing.
+* ``region``: the annotation that users write; ``stash``: what hooks keep at pytest's objects.
+
+May import: nothing of this project.
 """

@@ -1,4 +1,4 @@
-"""Reading files that people name or edit by hand, and may be anything; writing whole files, and JSON."""
+"""Files: reading what people name or edit, writing whole files and JSON, folders that only their owner can write."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from pytest_regional._base.errors import RegionalError
+from pytest_regional._base.errors import RegionalError, RegionalValueError
 
 
 class NotAFileError(RegionalError, OSError):
@@ -53,27 +53,23 @@ def write_whole(path: Path, data: bytes) -> None:
         raise
 
 
-class TextFileError(RegionalError, ValueError):
-    """A file that holds no text; the message names it, the line where there is one, and what is wrong."""
-
-
 def text_of(path: Path) -> str:
     """Return the text in ``path``: UTF-8, with or without a byte order mark, lines that end as on any system.
 
     Raises:
-        TextFileError: it cannot be read, is no regular file, is not UTF-8, or holds a zero byte.
+        RegionalValueError: it cannot be read, is no regular file, is not UTF-8, or holds a zero byte.
     """
     try:
         data = bytes_of(path)
     except OSError as error:
-        raise TextFileError(f"cannot read {path}: {error.strerror}") from error
+        raise RegionalValueError(f"cannot read {path}: {error.strerror}") from error
     if b"\0" in data:
-        raise TextFileError(f"{_at(path, data, data.index(0))}: a zero byte: save the file as UTF-8 text")
+        raise RegionalValueError(f"{_at(path, data, data.index(0))}: a zero byte: save the file as UTF-8 text")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         place = _at(path, data, error.start)
-        raise TextFileError(
+        raise RegionalValueError(
             f"{place}: {data[error.start : error.end]!r} is not UTF-8: save the file as UTF-8"
         ) from error
     return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -1,4 +1,4 @@
-"""Limits of time and memory: how they are written, how they hold around a block, and interrupts."""
+"""Limits of time and memory, interrupts that are remembered, the budgets of fuzzing, and markers left by crashes."""
 
 from __future__ import annotations
 

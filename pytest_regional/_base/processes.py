@@ -1,4 +1,4 @@
-"""The processes that a test started, ended with it when it hangs. Linux; elsewhere there are none to see."""
+"""Child processes (Linux only): finding and ending them, marks on servers and guards, forks, and stacks of threads."""
 
 from __future__ import annotations
 

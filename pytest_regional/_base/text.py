@@ -1,4 +1,4 @@
-"""Small helpers for messages: the nearest valid name, lists a person can read, what two messages have in common."""
+"""Text: sentences about names, plurals, durations, text safe to print, seeds from names, and masks for secrets."""
 
 from __future__ import annotations
 

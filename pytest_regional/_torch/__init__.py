@@ -5,7 +5,7 @@ changes together, and its docstring gives the torch versions it was checked on. 
 :class:`MissingTorchSymbolError` with the symbol and the installed version, not an ``AttributeError`` deep inside a test
 run.
 
-Modules by area of PyTorch; later ones import earlier ones:
+Modules by area of PyTorch:
 
 * ``patching``: private functions that are replaced temporarily, and how.
 * ``operators``: types of operators, their schemas, higher-order ones, ``control_deps``.

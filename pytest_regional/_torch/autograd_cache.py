@@ -1,4 +1,4 @@
-"""AOTAutograd's cache lookup: where a backend's own cache of whole results plugs in.
+"""AOTAutograd's cache: its lookup, where a backend's own cache plugs in; refusals of keys; and its keys as texts.
 
 PyTorch calls ``AOTAutogradCache.try_load`` for every Dynamo graph and ``AOTAutogradCache.save`` with the result. Both
 can be overridden for one graph at a time; all other graphs, regions included, stay PyTorch's.

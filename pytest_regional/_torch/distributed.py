@@ -1,4 +1,4 @@
-"""Collectives and process groups."""
+"""Process groups and their collectives, with a fake process group."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def fake_process_group(world_size: int = 8, rank: int = 0) -> Iterator[Any]:
     if not dist.is_available():
         raise RuntimeError("this torch was built without torch.distributed")
     if dist.is_initialized():
-        raise RuntimeError("a process group is initialised already: destroy it before fake_pg starts its own")
+        raise RuntimeError("a process group is initialised already: destroy it before a fake one starts")
     dist.init_process_group(backend="fake", store=fake_store(), rank=rank, world_size=world_size)
     try:
         yield dist.group.WORLD

@@ -1,4 +1,4 @@
-"""FX graphs: node metadata, annotations, generated code, tracing to ATen."""
+"""FX graphs: metadata, annotations, code, bodies and copies, tracing to ATen; and nested containers (pytree)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inductor: its imports, passes, compilers, artifacts and output code."""
+"""Inductor: imports, passes, regions and whole graphs compiled, output code, interpreted regions, recorded launches."""
 
 from __future__ import annotations
 

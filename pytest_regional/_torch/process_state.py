@@ -1,4 +1,4 @@
-"""PyTorch's state for the whole process, outside of its configuration modules: flags, variables, registries.
+"""PyTorch's state for the whole process (flags, hooks, logs), and what is registered for operators not torch's own.
 
 Checked with torch 2.13 and 2.14.
 """

@@ -1,4 +1,4 @@
-"""Private symbols of Triton: its language, interpreter, runtime and compiler.
+"""Triton: language, interpreter, runtime, compiler; patch points for a described GPU; what a first compile imports.
 
 Checked with triton 3.6 (torch 2.11) and 3.9 (torch 2.13 and 2.15). None needs a GPU.
 """

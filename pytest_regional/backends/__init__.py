@@ -1,5 +1,8 @@
-"""What can be tested: backend specifications, capabilities, the registry, adapters for torch's own backends.
+"""What can be tested: specifications of backends, their capabilities, and the registry.
 
-``BackendSpec`` describes a backend, ``Capabilities`` what it can do, and ``registry`` finds one by name. May import:
-``reference`` and ``emulation`` by name, ``_torch``, ``_base``.
+* ``spec``: ``BackendSpec``, which describes a backend; ``capabilities``: what it can do.
+* ``registry``: from a name to a specification; ``adapters``: the built-in backends, torch's and the reference.
+* ``ordering``: order edges in graphs, for tests of any backend.
+
+May import: ``reference`` (it is reached from nowhere else), ``_torch``, ``_base``.
 """

@@ -74,82 +74,105 @@ def versions_in(specifier: object) -> SpecifierSet:
         raise ValueError(f"{specifier!r} is no version specifier such as '>=2.13' or '>=2.11,<2.14'") from error
 
 
-#: Every capability, and what a backend claims with it: the sentence that reports show.
-CAPABILITIES = {
-    "compiles_regions": (
-        "At least one subgraph of an annotated program is compiled; without it, vacuity is not checked."
-    ),
-    "inductor_code": "Inductor generates the code: its settings and passes apply, and what it generated can be read.",
-    "regions": "Annotated regions are compiled apart and the rest of the graph stays eager.",
-    "region_counts": (
-        "What is compiled of regions is counted: Inductor compiles it, or ``pytest_regional.report_region`` is called."
-    ),
-    "few_partitions": "A region is compiled in as few parts as dependencies allow.",
-    "region_ids": "Nodes with different ``inductor_region`` ids never share a partition.",
-    "region_configs": "``inductor_configs`` of an annotation hold while that region compiles.",
-    "distinct_region_configs": (
-        "Nodes of one region id with different ``inductor_configs`` are compiled apart, each with its own."
-    ),
-    "annotation_checks": "A mistake in an annotation is an error that names it.",
-    "interleaved_regions": "Regions that depend on each other both ways (a1 -> b2, b1 -> a2) compile.",
-    "nested_regions": "Regions inside the body of a higher-order operator are found and compiled.",
-    "share_identical": "Identical partitions are compiled once.",
-    "backward": "Programs that train are compiled, backward included.",
-    "dynamic_shapes": "One compile serves several sizes of a dynamic dimension.",
-    "mutation": "Inputs and buffers mutated inside a region are mutated for the caller.",
-    "aliasing": "Outputs that are inputs, or views of inputs or of each other, stay so; inputs may share memory.",
-    "results_kept": (
-        "What a call returned stays as it was when the program is called again: no memory is handed out twice."
-    ),
-    "channels_last": "Channels-last memory format survives regions, forward and gradients.",
-    "strides": "Results have eager's strides: an output that is transposed in eager is transposed, not contiguous.",
-    "custom_ops": "Operators made with ``torch.library.custom_op``, mutating ones too, run inside regions.",
-    "higher_order_operators": (
-        "Higher-order operators (``cond``, loops, checkpoints, nested compile regions, autograd functions) compile."
-    ),
-    "rng": "Random operators draw what eager draws under ``fallback_random``.",
-    "flex_attention": "``flex_attention`` inside a region compiles for inference.",
-    "flex_attention_backward": "``flex_attention`` inside a region trains (skipped on CPU, where PyTorch refuses it).",
-    "nested_region_options": "The compilers named in the ``options`` of a ``nested_compile_region`` compile its body.",
-    "region_edges": "An order edge (``control_deps``) inside a region holds in the code generated for it.",
-    "region_order": 'Annotations may ask for a region to run after others: ``region("comm", after=["mlp"])``.',
-    "pre_grad_passes": "A custom pre-grad pass runs once per Dynamo graph.",
-    "pre_grad_pass_lists": "``pre_grad_custom_pass`` may be a list of passes, which run in its order.",
-    "pre_grad_timing": "``pre_grad_pass_timing`` says whether passes run before the cache lookup or only on a miss.",
-    "pre_grad_timing_checked": "A misspelt timing is an error, and so is a uuid that identifies nothing.",
-    "outer_cache": "The result of a whole Dynamo graph is kept on disk: the same program in another process is a hit.",
-    "outer_cache_before_backward": "The result of a graph that trains is kept before any backward ran.",
-    "outer_cache_of_functions": "An ``autograd.Function`` does not keep a graph out of that cache.",
-    "pytorch_outer_cache": (
-        "PyTorch's own cache, once ``force_autograd_cache`` is on, keeps what this backend makes of a whole graph."
-    ),
-    "precompile": (
-        "PyTorch's storage of traces (``caching_precompile``) keeps what this backend makes of a graph: the next "
-        "process traces nothing."
-    ),
-    "full_graph": (
-        "A graph captured ahead of time, forward or backward, can be compiled by it as the last pass of a pipeline."
-    ),
-    "full_graph_artifacts": "What such a pipeline made can be saved, and loaded in another process without a compile.",
-}
+def capability(sentence: str, *, not_claimed: str = "") -> property:
+    """Return a capability for the body of a class; ``not_claimed`` is the reason why a backend lacks it by default.
 
-_NOT_CLAIMED = {
-    "pytorch_outer_cache": "PyTorch's cache of whole graphs is tested with PyTorch's regional backend",
-    "precompile": "PyTorch stores traces with results that its own cache of whole graphs keeps, and with no others",
-    "nested_region_options": (
-        "a backend has to ask for these options; PyTorch's regional_inductor_invoke_subgraph does"
-    ),
-}
+    Args:
+        sentence: what a backend claims with it, which reports show.
+        not_claimed: empty for what a correct regional backend does.
+    """
+    return _answering(unsupported(not_claimed) if not_claimed else supported(), sentence)
+
+
+def _answering(support: Support, sentence: str) -> property:
+    return property(lambda capabilities: support, doc=sentence)
 
 
 class Capabilities:
-    """Everything that a test may require of a backend: a property for each of :data:`CAPABILITIES`.
+    """Everything that a test may require of a backend: one property each.
 
     A subclass overrides what differs, as properties that return :func:`supported`, :func:`unsupported` or
     :func:`supported_for`, or as keywords: ``class Mine(Capabilities, rng=unsupported("no seeds are kept"))``. The
     defaults claim everything that a correct regional backend does, so that an adopter starts strict and disclaims on
     purpose.
     """
+
+    compiles_regions = capability(
+        "At least one subgraph of an annotated program is compiled; without it, vacuity is not checked."
+    )
+    inductor_code = capability(
+        "Inductor generates the code: its settings and passes apply, and what it generated can be read."
+    )
+    regions = capability("Annotated regions are compiled apart and the rest of the graph stays eager.")
+    region_counts = capability(
+        "What is compiled of regions is counted: Inductor compiles it, or ``pytest_regional.report_region`` is called."
+    )
+    few_partitions = capability("A region is compiled in as few parts as dependencies allow.")
+    region_ids = capability("Nodes with different ``inductor_region`` ids never share a partition.")
+    region_configs = capability("``inductor_configs`` of an annotation hold while that region compiles.")
+    distinct_region_configs = capability(
+        "Nodes of one region id with different ``inductor_configs`` are compiled apart, each with its own."
+    )
+    annotation_checks = capability("A mistake in an annotation is an error that names it.")
+    interleaved_regions = capability("Regions that depend on each other both ways (a1 -> b2, b1 -> a2) compile.")
+    nested_regions = capability("Regions inside the body of a higher-order operator are found and compiled.")
+    share_identical = capability("Identical partitions are compiled once.")
+    backward = capability("Programs that train are compiled, backward included.")
+    dynamic_shapes = capability("One compile serves several sizes of a dynamic dimension.")
+    mutation = capability("Inputs and buffers mutated inside a region are mutated for the caller.")
+    aliasing = capability(
+        "Outputs that are inputs, or views of inputs or of each other, stay so; inputs may share memory."
+    )
+    results_kept = capability(
+        "What a call returned stays as it was when the program is called again: no memory is handed out twice."
+    )
+    channels_last = capability("Channels-last memory format survives regions, forward and gradients.")
+    strides = capability(
+        "Results have eager's strides: an output that is transposed in eager is transposed, not contiguous."
+    )
+    custom_ops = capability("Operators made with ``torch.library.custom_op``, mutating ones too, run inside regions.")
+    higher_order_operators = capability(
+        "Higher-order operators (``cond``, loops, checkpoints, nested compile regions, autograd functions) compile."
+    )
+    rng = capability("Random operators draw what eager draws under ``fallback_random``.")
+    flex_attention = capability("``flex_attention`` inside a region compiles for inference.")
+    flex_attention_backward = capability(
+        "``flex_attention`` inside a region trains (skipped on CPU, where PyTorch refuses it)."
+    )
+    nested_region_options = capability(
+        "The compilers named in the ``options`` of a ``nested_compile_region`` compile its body.",
+        not_claimed="a backend has to ask for these options; PyTorch's regional_inductor_invoke_subgraph does",
+    )
+    region_edges = capability("An order edge (``control_deps``) inside a region holds in the code generated for it.")
+    region_order = capability(
+        'Annotations may ask for a region to run after others: ``region("comm", after=["mlp"])``.'
+    )
+    pre_grad_passes = capability("A custom pre-grad pass runs once per Dynamo graph.")
+    pre_grad_pass_lists = capability("``pre_grad_custom_pass`` may be a list of passes, which run in its order.")
+    pre_grad_timing = capability(
+        "``pre_grad_pass_timing`` says whether passes run before the cache lookup or only on a miss."
+    )
+    pre_grad_timing_checked = capability("A misspelt timing is an error, and so is a uuid that identifies nothing.")
+    outer_cache = capability(
+        "The result of a whole Dynamo graph is kept on disk: the same program in another process is a hit."
+    )
+    outer_cache_before_backward = capability("The result of a graph that trains is kept before any backward ran.")
+    outer_cache_of_functions = capability("An ``autograd.Function`` does not keep a graph out of that cache.")
+    pytorch_outer_cache = capability(
+        "PyTorch's own cache, once ``force_autograd_cache`` is on, keeps what this backend makes of a whole graph.",
+        not_claimed="PyTorch's cache of whole graphs is tested with PyTorch's regional backend",
+    )
+    precompile = capability(
+        "PyTorch's storage of traces (``caching_precompile``) keeps what this backend makes of a graph: the next "
+        "process traces nothing.",
+        not_claimed=("PyTorch stores traces with results that its own cache of whole graphs keeps, and with no others"),
+    )
+    full_graph = capability(
+        "A graph captured ahead of time, forward or backward, can be compiled by it as the last pass of a pipeline."
+    )
+    full_graph_artifacts = capability(
+        "What such a pipeline made can be saved, and loaded in another process without a compile."
+    )
 
     _disclaimed: Mapping[str, Support] = {}
 
@@ -162,7 +185,7 @@ class Capabilities:
         super().__init_subclass__()
         for name, answer in answers.items():
             support = answer if isinstance(answer, Support) else Support(answer, "" if answer else "declared absent")
-            setattr(cls, name, _property(support, cls.sentence(name)))
+            setattr(cls, name, _answering(support, cls.sentence(name)))
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -207,15 +230,6 @@ class Capabilities:
         if not isinstance(getattr(cls, name, None), property):
             raise RegionalValueError(unknown_name("capability", name, cls.names()))
         return name
-
-
-def _property(support: Support, sentence: str) -> property:
-    return property(lambda capabilities: support, doc=sentence)
-
-
-for _name, _sentence in CAPABILITIES.items():
-    _support = unsupported(_NOT_CLAIMED[_name]) if _name in _NOT_CLAIMED else supported()
-    setattr(Capabilities, _name, _property(_support, _sentence))
 
 
 def declared(**answers: Support | bool) -> Callable[[], Capabilities]:

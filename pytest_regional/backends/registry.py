@@ -1,4 +1,4 @@
-"""From a name on the command line to a :class:`BackendSpec`. Imports no torch until a backend is made."""
+"""From a name to a :class:`BackendSpec`, and what ``pyproject.toml`` says of it. Imports torch only to make one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_regional._base.errors import RegionalError, RegionalValueError
-from pytest_regional._base.files import TextFileError, text_of
+from pytest_regional._base.files import text_of
 from pytest_regional._base.text import unknown_name
 from pytest_regional._torch.dynamo import registered_names
 from pytest_regional.backends.spec import BackendSpec
@@ -167,10 +167,6 @@ SECTION = "tool.pytest-regional.backends"
 _KEYS = ("disclaims",)
 
 
-class ProjectFileError(RegionalError, ValueError):
-    """A section of a ``pyproject.toml`` that is not understood; the message names file and key."""
-
-
 @dataclasses.dataclass(frozen=True)
 class ProjectFile:
     """The section of one file.
@@ -188,7 +184,7 @@ class ProjectFile:
         """Return what ``folder/pyproject.toml`` says; nothing where there is no such file or section.
 
         Raises:
-            ProjectFileError: a section that is not understood.
+            RegionalValueError: a section that is not understood.
         """
         path = folder / "pyproject.toml"
         if not path.is_file():
@@ -196,18 +192,16 @@ class ProjectFile:
         try:
             whole = tomllib.loads(text_of(path))
         except tomllib.TOMLDecodeError as error:
-            raise ProjectFileError(f"{path}: {error}") from error
-        except TextFileError as error:
-            raise ProjectFileError(str(error)) from error
+            raise RegionalValueError(f"{path}: {error}") from error
         except RecursionError as error:
-            raise ProjectFileError(f"{path}: lists or tables are nested too deeply") from error
+            raise RegionalValueError(f"{path}: lists or tables are nested too deeply") from error
         tools = whole.get("tool", {})
         section = tools.get("pytest-regional", {}) if isinstance(tools, dict) else {}
         if not isinstance(section, dict) or not isinstance(section.get("backends", {}), dict):
-            raise ProjectFileError(f"{path}: [{SECTION}]: expected a table for each backend")
+            raise RegionalValueError(f"{path}: [{SECTION}]: expected a table for each backend")
         unknown = [key for key in section if key != "backends"]
         if unknown:
-            raise ProjectFileError(f"{path}: [tool.pytest-regional]: {unknown_name('key', unknown[0], ['backends'])}")
+            raise RegionalValueError(f"{path}: [tool.pytest-regional]: {unknown_name('key', unknown[0], ['backends'])}")
         backends = section.get("backends", {})
         return ProjectFile(
             path, {name: _disclaimed(f"{path}: [{SECTION}.{name}]", said) for name, said in backends.items()}
@@ -217,7 +211,7 @@ class ProjectFile:
         """Return ``spec`` without the capabilities that the file disclaims for it.
 
         Raises:
-            ProjectFileError: a name that is none of its capabilities.
+            RegionalValueError: a name that is none of its capabilities.
         """
         reasons = self.disclaimed.get(spec.name)
         if not reasons:
@@ -225,16 +219,16 @@ class ProjectFile:
         try:
             return dataclasses.replace(spec, capabilities=spec.capabilities.disclaiming(reasons))
         except RegionalValueError as error:
-            raise ProjectFileError(f"{self.path}: [{SECTION}.{spec.name}] disclaims: {error}") from error
+            raise RegionalValueError(f"{self.path}: [{SECTION}.{spec.name}] disclaims: {error}") from error
 
 
 def _disclaimed(where: str, said: Any) -> dict[str, str]:
     if not isinstance(said, dict):
-        raise ProjectFileError(f"{where}: expected a table with {', '.join(_KEYS)}")
+        raise RegionalValueError(f"{where}: expected a table with {', '.join(_KEYS)}")
     for key in said:
         if key not in _KEYS:
-            raise ProjectFileError(f"{where}: {unknown_name('key', key, _KEYS)}")
+            raise RegionalValueError(f"{where}: {unknown_name('key', key, _KEYS)}")
     reasons = said.get("disclaims", {})
     if not isinstance(reasons, dict) or not all(isinstance(reason, str) and reason for reason in reasons.values()):
-        raise ProjectFileError(f"{where} disclaims: expected a table of capabilities, each with the reason in words")
+        raise RegionalValueError(f"{where} disclaims: expected a table of capabilities, each with the reason in words")
     return dict(reasons)

@@ -1,4 +1,4 @@
-"""Runs scripts in processes of their own, under changes: another backend, other seeds, another release of PyTorch."""
+"""Runs scripts in separate processes, under changes (backend, seeds, PyTorch), and makes a subject of a failed test."""
 
 from __future__ import annotations
 

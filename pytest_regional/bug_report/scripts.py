@@ -1,4 +1,4 @@
-"""Short scripts that show a defect with torch alone: they fail where it stands.
+"""Short scripts that show a defect with torch alone, and the subject of a report, read from a finding or a script.
 
 The scripts of findings (:mod:`pytest_regional.fuzz.findings.scripts`) check all that a program leaves, and say whether
 it is fixed. A maintainer wants to read ten lines: these make simple inputs, compare one thing, and raise.

@@ -1,8 +1,8 @@
 """The command ``pytest-regional``, also ``python -m pytest_regional``: ``pytest-regional explain-key A B``.
 
 One module per command: ``backends``, ``bisect_version``, ``bug_report``, ``explain_key``, ``findings`` (and
-``replay``), ``fuzz``, and ``reports`` for ``merge``. ``targets`` imports what a name says. May import: every other
-package.
+``replay``), ``fuzz``, ``new_backend``, and ``reports`` for ``merge``. ``targets`` imports what a name says.
+May import: every package but ``reference`` and ``emulation``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pytest_regional.cli import backends, bisect_version, explain_key, findings, reports
+from pytest_regional.cli import backends, bisect_version, explain_key, findings, new_backend, reports
 from pytest_regional.cli.targets import UsageError
 
 
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         findings.add_replay(commands)
         bug_report.add_command(commands)
     reports.add_merge(commands)
-    backends.add_new_backend(commands)
+    new_backend.add_command(commands)
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments[:1] == ["report"]:  # its name before 1.0
         print(f"{parser.prog}: the command is called bug-report; 'report' goes with 1.0", file=sys.stderr)

@@ -145,7 +145,7 @@ def _keys(target: str, asked: argparse.Namespace) -> ProgramKeys:
 
 def _keys_of_program(target: str, asked: argparse.Namespace) -> ProgramKeys:
     from pytest_regional.backends import registry
-    from pytest_regional.harness.cache_keys import NoCacheKeyError, NoGraphError, keys_of
+    from pytest_regional.harness.cache_keys import NoCacheKeyError, keys_of
     from pytest_regional.harness.isolation import isolated
 
     try:
@@ -157,7 +157,7 @@ def _keys_of_program(target: str, asked: argparse.Namespace) -> ProgramKeys:
         try:
             model, args, kwargs = _made_by(find(target), target)
             return keys_of(spec, target, model, args, kwargs, dynamic=asked.dynamic or None)
-        except (UsageError, NoCacheKeyError, NoGraphError) as error:
+        except (UsageError, NoCacheKeyError) as error:
             raise UsageError(str(error)) from error
         except Exception as error:
             # The user's function or program, or Dynamo on it.

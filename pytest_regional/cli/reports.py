@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from pytest_regional._base.documents import DocumentError
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional._base.text import plural
 from pytest_regional.cli.targets import UsageError
 from pytest_regional.report import ci, step_summary
 from pytest_regional.report.document import RunReport, merged
-from pytest_regional.report.outputs import ENDINGS, OutputError, Outputs, outputs_of, write_report
+from pytest_regional.report.outputs import ENDINGS, Outputs, outputs_of, write_report
 
 _MERGE = "make one report of those of several machines or shards"
 
@@ -59,7 +60,7 @@ def _merge(asked: argparse.Namespace) -> int:
 def _outputs(value: str) -> Outputs:
     try:
         outputs = outputs_of(value, Path(), {})
-    except OutputError as error:
+    except RegionalValueError as error:
         raise UsageError(f"--output={value}: {error}.") from error
     if not outputs or outputs.directories:
         raise UsageError(f"--output={value}: expected a file: reports do not hold what failed tests leave.")

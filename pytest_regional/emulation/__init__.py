@@ -1,7 +1,11 @@
 """GPU code on a machine without a GPU: Inductor generates Triton for a described device, kernels are interpreted.
 
-``Device`` describes a GPU, ``emulated`` makes PyTorch see it, ``launch`` runs a kernel. Names are imported when first
-used: descriptions of devices and errors need neither torch nor triton. May import: ``_torch``, ``_base``.
+* ``device``: ``DeviceProfile`` describes a GPU, and all errors; needs neither torch nor triton.
+* ``device_mock`` makes PyTorch see it, ``device_rewrite`` moves a graph to it, ``backend``: ``emulated`` does both.
+* ``launch``, ``interpreter``, ``memory``: kernels run on numpy arrays; ``selftest``: whether all of it works here.
+* ``compile_check``: kernels compiled for GPUs that are not here.
+
+Names are imported when first used. May import: ``_torch``, ``_base``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Launching kernels: Inductor's with one of their configurations, a user's with its grid."""
+"""Launching kernels: their arguments, the order of their programs, and programs that wait for each other."""
 
 from __future__ import annotations
 

@@ -1,7 +1,13 @@
 """Fuzzing: a program model, a table of operators, random programs, oracles that check them, and findings.
 
-``Program`` is a program as data, ``check`` holds it against the oracles, ``Campaign`` draws and checks many. May
-import: ``harness``, ``backends``, ``_torch``, ``_base``.
+* ``model``: programs as data; ``operators``: what they are made of; ``draw``: random ones; ``shrink``: smaller ones.
+* ``oracles``: what every program has to keep; ``findings``: what broke one, on disk; ``caches``: sequences of cache
+  operations; ``graph_capture``: programs as FX graphs.
+* ``fuzz_test``: the fixture; ``campaign`` draws and checks many ``programs``; ``shards``, ``shard_worker``,
+  ``processes``, ``ray_cluster``: the same on several processes and machines.
+* ``modes``: how programs are compiled; ``settings``: under which settings; ``budget``: how many.
+
+May import: ``testing``, ``harness``, ``backends``, ``_torch``, ``_base``.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@
 * ``codegen``: reads generated code; ``graph_passes``: ``run_pass``; ``ops``: how assertions name operators in both.
 * ``isolation``: state of the process around a test; ``kernel_store``: compiled kernels that outlive it.
 * ``devices``: the device under test; ``process``, ``_child`` and ``fork_server``: ``in_new_process``.
+* ``cache_keys``: why a lookup missed; ``raised``: exceptions compared.
 * ``pre_grad_passes``: counting passes; ``inputs``: tensors for tests; ``vacuity``: checks at the end of a test.
 * ``blame``: search for what a failure comes from; ``goldens``: what a compile did, compared with a text file.
 

@@ -192,10 +192,6 @@ class NoCacheKeyError(RegionalError):
     """The backend does not say with which key its cache is looked up."""
 
 
-class NoGraphError(RegionalError):
-    """Dynamo hands no graph of the program to a backend."""
-
-
 @dataclass(frozen=True)
 class ProgramKeys:
     """The keys of a program.
@@ -231,7 +227,7 @@ def keys_of(
 
     Raises:
         NoCacheKeyError: the specification of the backend has no ``cache_key``.
-        NoGraphError: nothing of it would be compiled.
+        NoCacheKeyError: nothing of it would be compiled.
     """
     ask = spec.cache_key
     if ask is None:
@@ -250,5 +246,5 @@ def keys_of(
 
     torch.compile(fn, backend=backend, dynamic=dynamic)(*args, **kwargs)
     if not graphs:
-        raise NoGraphError(f"nothing of {program} is compiled: Dynamo hands no graph of it to a backend")
+        raise NoCacheKeyError(f"nothing of {program} is compiled: Dynamo hands no graph of it to a backend")
     return ProgramKeys(program, spec.name, tuple(graphs))

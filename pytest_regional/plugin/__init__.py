@@ -2,8 +2,14 @@
 
 Imports torch in a run with a backend under test alone. Each hook is a few lines that call the module named in its
 import. :func:`_hooks_of_a_run` lists the classes with the other hooks; nothing imports this module.
-Three names: ``Settings`` (the options), ``Session`` (the backends under test) and ``hooks``. May import: every other
-package but ``cli``.
+
+* ``options``: all options, as ``Settings``; ``marks``, ``fixtures``: what tests use; ``environment``: before torch.
+* ``session``: ``RegionalSession``, the backends under test; ``collection``: an item for each backend and device.
+* ``hooks``: a test from its start to its end; ``phases``: its limits; ``blame``, ``goldens``, ``evidence``: what
+  follows; ``property_tests``: Hypothesis's.
+* ``endings``: what ends a run early; ``workers``: pytest-xdist; ``written``: files of a run.
+
+May import: ``report``, ``fuzz``, ``harness``, ``backends``, ``_torch``, ``_base``.
 """
 
 from __future__ import annotations

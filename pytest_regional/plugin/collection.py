@@ -16,6 +16,7 @@ import pytest
 from _pytest.pathlib import bestrelpath
 from _pytest.unittest import TestCaseFunction
 
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional._base.stash import CHOICE, PROBLEM, SHARD_ARGUMENT, TARGET, Target, shards
 from pytest_regional._base.text import unknown_name
 from pytest_regional.backends.capabilities import torch_matches
@@ -57,7 +58,7 @@ def parametrize(metafunc: pytest.Metafunc, session: RegionalSession) -> None:
     """Run the test once per backend and device; a single choice leaves the test's id as it is."""
     try:
         mark = marks.resolve_compile_mark(list(metafunc.definition.iter_markers(COMPILE_MARK)))
-    except marks.MarkError:
+    except RegionalValueError:
         return  # reported with the test's name when collection ends
     if mark is None:
         return
@@ -90,7 +91,7 @@ def _problem_of(item: pytest.Item, session: RegionalSession | None) -> str:
     """Return why ``item`` cannot be prepared, or an empty string; whatever is raised here would end the whole run."""
     try:
         _prepare_one(item, session)
-    except (marks.MarkError, LookupError, ValueError, ImportError, pytest.UsageError) as error:
+    except (RegionalValueError, LookupError, ValueError, ImportError, pytest.UsageError) as error:
         return f"{item.nodeid}: {error}"
     except Exception:  # noqa: BLE001 - becomes a usage error with its traceback
         return f"{item.nodeid}: pytest-regional could not read the test's marks\n{traceback.format_exc()}"
@@ -133,7 +134,7 @@ def _once_per_target(item: pytest.Item, session: RegionalSession) -> list[pytest
         return [item]
     try:
         mark = marks.compile_mark(item) or marks.CompileMark()
-    except marks.MarkError:
+    except RegionalValueError:
         return [item]
     axes = (mark.backend or session.settings.backends, mark.device or session.settings.devices)
     targets = list(itertools.product(*axes))
@@ -208,4 +209,4 @@ def _apply_known_failures(
 def _require_known_backend(name: str, session: RegionalSession) -> None:
     known = session.backend_names()
     if name not in known and ":" not in name:
-        raise marks.MarkError(f"{KNOWN_FAILURE_MARK}: {unknown_name('backend', name, known)}")
+        raise RegionalValueError(f"{KNOWN_FAILURE_MARK}: {unknown_name('backend', name, known)}")

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_regional._base.errors import RegionalLeakWarning
+from pytest_regional._base.errors import RegionalLeakWarning, RegionalValueError
 from pytest_regional._base.stash import DRAWER, FUZZ, HARNESS, TARGET
 from pytest_regional._base.text import SHOWN_MISMATCHES, plural, seed_for
 from pytest_regional._torch.inductor import import_compilers
 from pytest_regional._torch.process_state import DYNAMO_WRAPPER
 from pytest_regional.harness import vacuity as checks
-from pytest_regional.harness.devices.device import DeviceError, device_under_test, lost
+from pytest_regional.harness.devices.device import device_under_test, lost
 from pytest_regional.harness.devices.emulated import KernelRefutedError, check_refuted, skipping_unsupported
 from pytest_regional.harness.devices.on_device import device_limit, missing_on
 from pytest_regional.harness.isolation.interpreter import write_faults_to
@@ -195,7 +195,7 @@ class RunHooks:
             return
         devices = set()
         for name in self._session.settings.devices:
-            with contextlib.suppress(DeviceError):
+            with contextlib.suppress(RegionalValueError):
                 devices.add(device_under_test(name).name)
         self._servers = ForkServers(count, "cpu" if devices == {"cpu"} else "")
         self._session.config.add_cleanup(self._servers.end)
@@ -258,7 +258,7 @@ class RunHooks:
         target = item.stash[TARGET]
         try:
             device = device_under_test(target.device)
-        except DeviceError as error:
+        except RegionalValueError as error:
             # Named by the mark: those of the command line are checked when pytest is configured.
             item.add_marker(pytest.mark.skip(reason=str(error)))
             return

@@ -1,4 +1,4 @@
-"""The two marks: what they accept, checked at collection."""
+"""The two marks, checked at collection, and the files of known failures."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_regional._base.errors import RegionalError, RegionalValueError
-from pytest_regional._base.files import TextFileError, text_of
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional._base.text import unknown_name
 
 COMPILE_MARK = "regional_compile"
@@ -27,10 +26,6 @@ MARKER_LINES = (
     "with that backend on those torch versions and that kind of device; when it passes, the mark is to be removed and "
     "the test fails until it is.",
 )
-
-
-class MarkError(RegionalError, ValueError):
-    """A mark that cannot be understood; becomes a usage error that names the test."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +59,7 @@ def compile_mark(item: pytest.Item) -> CompileMark | None:
     """Return the test's ``regional_compile`` mark, or ``None`` for a test without one.
 
     Raises:
-        MarkError: positional arguments, an unknown keyword, or a value of the wrong kind.
+        RegionalValueError: positional arguments, an unknown keyword, or a value of the wrong kind.
     """
     return resolve_compile_mark(list(item.iter_markers(COMPILE_MARK)))
 
@@ -77,10 +72,10 @@ def resolve_compile_mark(marks: Sequence[pytest.Mark]) -> CompileMark | None:
     merged: dict[str, Any] = {}
     for mark in reversed(marks):
         if mark.args:
-            raise MarkError(f"{COMPILE_MARK} takes keywords only, got {mark.args!r}")
+            raise RegionalValueError(f"{COMPILE_MARK} takes keywords only, got {mark.args!r}")
         for name, value in mark.kwargs.items():
             if name not in known:
-                raise MarkError(f"{COMPILE_MARK}: {unknown_name('keyword', name, known)}")
+                raise RegionalValueError(f"{COMPILE_MARK}: {unknown_name('keyword', name, known)}")
             merged[name] = _checked(name, value)
     return CompileMark(**merged)
 
@@ -101,14 +96,14 @@ def _checked(name: str, value: Any) -> Any:
     if name == "dynamic" and value is None:
         return None
     if not isinstance(value, bool):
-        raise MarkError(f"{COMPILE_MARK}: {name} must be True or False, not {value!r}")
+        raise RegionalValueError(f"{COMPILE_MARK}: {name} must be True or False, not {value!r}")
     return value
 
 
 def _strings(name: str, value: Any) -> tuple[str, ...]:
     strings = (value,) if isinstance(value, str) else value
     if not isinstance(strings, (tuple, list)) or not all(isinstance(s, str) and s for s in strings):
-        raise MarkError(f"{COMPILE_MARK}: {name} must be a name or a tuple of names, not {value!r}")
+        raise RegionalValueError(f"{COMPILE_MARK}: {name} must be a name or a tuple of names, not {value!r}")
     return tuple(strings)
 
 
@@ -116,24 +111,26 @@ def _different(name: str, value: Any) -> tuple[str, ...]:
     """Check names that a test runs once for each of."""
     strings = _strings(name, value)
     if not strings:
-        raise MarkError(f"{COMPILE_MARK}: {name} is empty: name at least one, or leave the keyword out")
+        raise RegionalValueError(f"{COMPILE_MARK}: {name} is empty: name at least one, or leave the keyword out")
     doubled = sorted({one for one in strings if strings.count(one) > 1})
     if doubled:
-        raise MarkError(f"{COMPILE_MARK}: {name} lists {', '.join(doubled)} twice")
+        raise RegionalValueError(f"{COMPILE_MARK}: {name} lists {', '.join(doubled)} twice")
     if any("," in one for one in strings):
-        raise MarkError(f"{COMPILE_MARK}: {name} must be a name or a tuple of names, not {value!r}: one string a name")
+        raise RegionalValueError(
+            f"{COMPILE_MARK}: {name} must be a name or a tuple of names, not {value!r}: one string a name"
+        )
     return strings
 
 
 def _devices(value: Any) -> tuple[str, ...]:
-    from pytest_regional.harness.devices.device import DeviceError, check_device_name
+    from pytest_regional.harness.devices.device import check_device_name
 
     devices = _different("device", value)
     for device in devices:
         try:
             check_device_name(device)
-        except DeviceError as error:
-            raise MarkError(f"{COMPILE_MARK}: {error}") from None
+        except RegionalValueError as error:
+            raise RegionalValueError(f"{COMPILE_MARK}: {error}") from None
     return devices
 
 
@@ -145,13 +142,13 @@ def _device_requirements(value: Any) -> tuple[str, ...]:
         try:
             parse_requirement(requirement)
         except RegionalValueError as error:
-            raise MarkError(f"{COMPILE_MARK}: {error}") from None
+            raise RegionalValueError(f"{COMPILE_MARK}: {error}") from None
     return requirements
 
 
 def _configs(value: Any) -> dict[str, Any]:
     if value is not None and not (isinstance(value, dict) and all(isinstance(key, str) for key in value)):
-        raise MarkError(f"{COMPILE_MARK}: inductor_configs must be a dict of Inductor settings, not {value!r}")
+        raise RegionalValueError(f"{COMPILE_MARK}: inductor_configs must be a dict of Inductor settings, not {value!r}")
     return dict(value or {})
 
 
@@ -159,7 +156,7 @@ def _timing(value: Any) -> str | None:
     from pytest_regional._torch.config import TIMINGS
 
     if value is not None and value not in TIMINGS:
-        raise MarkError(f"{COMPILE_MARK}: {unknown_name('pre_grad_pass_timing', value, TIMINGS)}")
+        raise RegionalValueError(f"{COMPILE_MARK}: {unknown_name('pre_grad_pass_timing', value, TIMINGS)}")
     return value  # type: ignore[no-any-return]
 
 
@@ -167,7 +164,8 @@ def known_failures(item: pytest.Item) -> list[KnownFailure]:
     """Return the test's ``regional_known_failure`` marks.
 
     Raises:
-        MarkError: a mark without backend or reason, with an unknown keyword, or with a torch range that is none.
+        RegionalValueError: a mark without backend or reason, with an unknown keyword, or with a torch range that is
+            none.
     """
     return [_known_failure(mark) for mark in item.iter_markers(KNOWN_FAILURE_MARK)]
 
@@ -176,11 +174,11 @@ def _known_failure(mark: pytest.Mark) -> KnownFailure:
     known = [f.name for f in dataclasses.fields(KnownFailure)]
     for name in mark.kwargs:
         if name not in known:
-            raise MarkError(f"{KNOWN_FAILURE_MARK}: {unknown_name('keyword', name, known)}")
+            raise RegionalValueError(f"{KNOWN_FAILURE_MARK}: {unknown_name('keyword', name, known)}")
     try:
         failure = KnownFailure(*mark.args, **mark.kwargs)
     except TypeError:
-        raise MarkError(
+        raise RegionalValueError(
             f"{KNOWN_FAILURE_MARK} needs a backend and a reason: got {mark.args!r} {mark.kwargs!r}"
         ) from None
     _check_known_failure(failure)
@@ -192,17 +190,21 @@ def _check_known_failure(failure: KnownFailure) -> None:
     from pytest_regional.harness.devices.device import ALIASES, KINDS
 
     if not isinstance(failure.backend, str) or not failure.backend:
-        raise MarkError(f"{KNOWN_FAILURE_MARK}: backend must be the name of one backend, not {failure.backend!r}")
+        raise RegionalValueError(
+            f"{KNOWN_FAILURE_MARK}: backend must be the name of one backend, not {failure.backend!r}"
+        )
     if not isinstance(failure.reason, str) or not failure.reason.strip():
-        raise MarkError(f"{KNOWN_FAILURE_MARK}: reason must say what fails and where it is reported")
+        raise RegionalValueError(f"{KNOWN_FAILURE_MARK}: reason must say what fails and where it is reported")
     if failure.device not in ("", *KINDS):
-        raise MarkError(f"{KNOWN_FAILURE_MARK}: {unknown_name('kind of device', failure.device, KINDS, ALIASES)}")
+        raise RegionalValueError(
+            f"{KNOWN_FAILURE_MARK}: {unknown_name('kind of device', failure.device, KINDS, ALIASES)}"
+        )
     if not isinstance(failure.strict, bool):
-        raise MarkError(f"{KNOWN_FAILURE_MARK}: strict must be True or False, not {failure.strict!r}")
+        raise RegionalValueError(f"{KNOWN_FAILURE_MARK}: strict must be True or False, not {failure.strict!r}")
     try:
         versions_in(failure.torch)
     except ValueError as error:
-        raise MarkError(f"{KNOWN_FAILURE_MARK}: torch={error}") from None
+        raise RegionalValueError(f"{KNOWN_FAILURE_MARK}: torch={error}") from None
 
 
 @dataclass(frozen=True)
@@ -287,9 +289,11 @@ def _names_a_file(pattern: str) -> bool:
 
 
 def _lines_of(file: Path) -> list[Line]:
+    from pytest_regional._base.files import text_of  # every run of pytest imports this module
+
     try:
         text = text_of(file)
-    except TextFileError as error:
+    except RegionalValueError as error:
         raise pytest.UsageError(f"known failures: {error}") from error
     numbered = ((number, line.strip()) for number, line in enumerate(text.split("\n"), 1))
     return [_parse(line, f"{file}:{number}") for number, line in numbered if line and not line.startswith("#")]

@@ -178,11 +178,11 @@ def _memory(value: str | None, config: pytest.Config) -> int | None:
 
 def _kernel_store(value: str | None, config: pytest.Config) -> Path | None:
     """Return the store that the environment names: a setting was copied there before torch was imported."""
-    from pytest_regional.harness.kernel_store.files import VARIABLE, StoreError, chosen_folder
+    from pytest_regional.harness.kernel_store.files import VARIABLE, chosen_folder
 
     try:
         return chosen_folder()
-    except StoreError as error:
+    except RegionalValueError as error:
         if value:
             raise
         raise pytest.UsageError(f"{VARIABLE}={os.environ[VARIABLE]}: {error}") from error
@@ -586,10 +586,10 @@ def _has_verified_kernels(devices: tuple[str, ...]) -> bool:
 
 
 def _require_usable(devices: tuple[str, ...]) -> None:
-    from pytest_regional.harness.devices.device import DeviceError, usable_device
+    from pytest_regional.harness.devices.device import usable_device
 
     if "cuda" in devices:
         try:
             usable_device("cuda")
-        except DeviceError as error:
+        except RegionalValueError as error:
             raise pytest.UsageError(f"--regional-device: {error}") from error

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional._base.stash import CHOICE, Target
 from pytest_regional._torch import TESTED, installed_version, tested_versions, torch_version
 from pytest_regional.backends import registry
-from pytest_regional.backends.registry import ProjectFile, ProjectFileError
+from pytest_regional.backends.registry import ProjectFile
 from pytest_regional.harness.devices.device import DEVICES
 from pytest_regional.plugin import environment, options
 from pytest_regional.plugin.marks import KnownFailures
@@ -67,7 +68,7 @@ class RegionalSession:
         if name not in self._specs:
             try:
                 self._specs[name] = self._project.applied_to(registry.resolve(name))
-            except ProjectFileError as error:
+            except RegionalValueError as error:
                 raise pytest.UsageError(str(error)) from error
         return self._specs[name]
 
@@ -126,7 +127,7 @@ def _untested_torch() -> list[str]:
 def _project_file(config: pytest.Config) -> ProjectFile:
     try:
         return ProjectFile.read(config.rootpath)
-    except ProjectFileError as error:
+    except RegionalValueError as error:
         raise pytest.UsageError(str(error)) from error
 
 

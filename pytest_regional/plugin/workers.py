@@ -1,4 +1,4 @@
-"""Workers of pytest-xdist: their GPUs and seeds, those that die, and those that are retired.
+"""Workers of pytest-xdist: GPUs, seeds, deaths, retirement; and failures of the plugin's own reporting.
 
 A process in which a test left state that cannot be restored runs no further test. The worker reports that test as any
 other. When its next test would begin it tears down the fixtures of modules and of the session, leaves a note for the

@@ -7,8 +7,8 @@ submodules, their symbols), ``compile_regions`` (submodules as compiled callable
 ``fingerprint`` (identical regions compiled once), ``ordering`` (order edges: in a graph, through Inductor's own trace,
 of whole regions), ``overlap`` (collectives next to compute), ``pass_uuids`` (passes on Dynamo's graph), ``caching``
 (results of whole graphs, on disk and across machines), ``artifacts`` (results as the user's files), ``explanation``
-(the plan as text), ``options`` (the user's options). Whole models are in ``pipeline`` (capture, passes, compile),
-``passes`` and ``full_inductor``. May import: ``_torch``, ``_base``; never pytest or the harness.
+(the plan as text), ``options`` (the user's options). Whole models are in ``pipeline`` (capture, passes, compile;
+``pass_protocol``), ``passes`` and ``full_inductor``. May import: ``_torch``, ``_base``; never pytest or the harness.
 """
 
 from pytest_regional.reference.artifacts import (

@@ -1,4 +1,4 @@
-"""Joint partitioning: all region keys at once, acyclic, linear in nodes plus edges.
+"""Joint partitioning: the plan for all region keys at once, and the schedule on numbers; acyclic, in linear time.
 
 ``gradients`` assigns sums of gradients to regions, nodes become numbers, elements of a tuple are merged with the op
 that makes it, and ``schedule`` orders them. Its steps become nodes and partitions again, except for partitions of

@@ -1,4 +1,4 @@
-"""The facts of one marked test: plain data that rides on its report, through xdist too.
+"""The facts of one marked test, plain data that rides on its report, and the proofs about its kernels, as text.
 
 Documented shape: a dictionary with ``version`` 1, ``test`` (node id), ``suite``, ``backend``, ``device``, ``requires``
 (the capabilities that it needs), and, once the test ran, ``counters`` (name to count), ``worst_parity`` (largest error
@@ -15,7 +15,7 @@ repository; empty for a test that is not in it) and ``line`` say where the test 
 its lines. ``message`` is the beginning of the error itself. ``rerun`` is a command that runs the test again, alone; it
 is added where the report is written. ``shard`` is which part of a fuzz test it is, from 0. ``generated_code`` names
 lines of generated code that the failure concerns (:class:`CodeLine`). ``proofs``, only under ``--regional-verify``, is
-what was found out about each kernel: see :mod:`pytest_regional.report.facts`. ``new_processes``, only under
+what was found out about each kernel: see :func:`proofs_of`. ``new_processes``, only under
 ``--regional-processes=forkserver``, is how those of ``in_new_process`` started: how many were ``forked``, and by reason
 how many ``interpreters`` there were.
 """
@@ -31,10 +31,11 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional._base.files import LARGEST, dumps
 from pytest_regional._base.stash import FUZZ, Target, is_fuzz_test, shard_of
 from pytest_regional._base.text import encodable, plural, printable
-from pytest_regional.harness.devices.device import DeviceError, device_under_test
+from pytest_regional.harness.devices.device import device_under_test
 
 if TYPE_CHECKING:
     import pytest
@@ -211,7 +212,7 @@ def _device_name(name: str) -> str:
     """Return what ``auto`` means here, for a test that never got as far as a device."""
     try:
         return device_under_test(name).name
-    except DeviceError:
+    except RegionalValueError:
         return name  # not on this machine, which is why the test was skipped
 
 

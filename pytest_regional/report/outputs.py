@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_regional._base.errors import RegionalError
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional.report import ci, page, step_summary
 from pytest_regional.report.document import RunReport
 
@@ -16,10 +16,6 @@ GITLAB_FILE = "gl-code-quality-report.json"
 
 #: What switches off the outputs that a CI service switches on.
 NONE = "none"
-
-
-class OutputError(RegionalError, ValueError):
-    """A value that names no output."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +85,7 @@ def outputs_of(value: str, root: Path, environment: Mapping[str, str]) -> Output
         environment: of the process.
 
     Raises:
-        OutputError: a name that says no format.
+        RegionalValueError: a name that says no format.
     """
     names = dict.fromkeys(name.strip() for name in value.split(",") if name.strip())
     if NONE not in names and "PYTEST_CURRENT_TEST" not in environment:
@@ -103,7 +99,9 @@ def outputs_of(value: str, root: Path, environment: Mapping[str, str]) -> Output
             files[root / (GITLAB_FILE if name == "gitlab" else name)] = None
     for path in files:
         if wrong := wrong_name(path):
-            raise OutputError(f"{path.name}: {wrong}, a directory with a slash at its end, github, gitlab or {NONE}")
+            raise RegionalValueError(
+                f"{path.name}: {wrong}, a directory with a slash at its end, github, gitlab or {NONE}"
+            )
     return Outputs(tuple(files), tuple(directories), "github" in names)
 
 

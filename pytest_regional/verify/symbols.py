@@ -1,7 +1,7 @@
-"""Integers, truth values and floats that stand for all of their values, as z3's expressions, and questions about them.
+"""Integers, truth values and floats as z3's expressions, and the handles of Triton's values that hold them.
 
 Operations that z3 knows nothing of, or answers slowly, are marks in an expression until a question is asked: truncated
-and floored quotients, and the wrapping of an integer that does not fit its type. :func:`lowered` then puts a new
+and floored quotients, and the wrapping of an integer that does not fit its type. :class:`Lowering` then puts a new
 variable in the place of each and says what is known of it.
 """
 

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional.harness.kernel_store import KernelFiles, kernels_kept
-from pytest_regional.harness.kernel_store.files import StoreError, prepared
+from pytest_regional.harness.kernel_store.files import prepared
 from pytest_regional.reference import ArtifactError
 from pytest_regional.reference.caching.container import read_artifact, write_artifact
 
@@ -163,7 +164,7 @@ ABOVE = (owned_by_another, open_to_all, open_to_a_group, sticky_but_another_user
 def test_a_folder_above_the_kernel_store(common, attack):
     (common / "above").mkdir()
     attack(common / "above")
-    with pytest.raises(StoreError, match="can be exchanged by"):
+    with pytest.raises(RegionalValueError, match="can be exchanged by"):
         prepared(common / "above" / "store")
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import pytest_regional
-from pytest_regional.backends.registry import ProjectFile, ProjectFileError
+from pytest_regional._base.errors import RegionalValueError
+from pytest_regional.backends.registry import ProjectFile
 from pytest_regional.harness import process
 from pytest_regional.plugin import options
 from pytest_regional.plugin.marks import KnownFailures
@@ -181,7 +182,7 @@ PROJECTS: dict[str, tuple[bytes, str]] = {
 def test_a_project_file_that_is_none(tmp_path: Path) -> None:
     for content, said in PROJECTS.values():
         (tmp_path / "pyproject.toml").write_bytes(content)
-        with pytest.raises(ProjectFileError, match=rf"pyproject\.toml.*{said}"):
+        with pytest.raises(RegionalValueError, match=rf"pyproject\.toml.*{said}"):
             ProjectFile.read(tmp_path)
 
 

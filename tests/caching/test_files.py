@@ -9,11 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_regional.reference import ArtifactError
 from pytest_regional.reference.caching import container
 from pytest_regional.reference.caching.container import (
+    ArtifactError,
     ArtifactNotFoundError,
-    NotAFileError,
     WrongKindError,
     read_artifact,
     require_private,
@@ -53,14 +52,14 @@ def test_a_folder_or_a_pipe_is_no_artifact(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for path, what in ((tmp_path, "a directory"), (pipe, "not a regular file")):
-        with pytest.raises(NotAFileError, match=what):
+        with pytest.raises(ArtifactError, match=what):
             read_artifact(path, "region")
-        with pytest.raises(NotAFileError, match=what):
+        with pytest.raises(ArtifactError, match=what):
             write_artifact(path, b"", "region")
 
 
 def test_a_file_where_a_folder_should_be_is_named(artifact: Path) -> None:
-    with pytest.raises(NotAFileError, match="is not a directory"):
+    with pytest.raises(ArtifactError, match="is not a directory"):
         write_artifact(artifact / "below" / "a file", b"", "region")
 
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from pytest_regional.cli import main
-from pytest_regional.cli.backends import FILES
+from pytest_regional.cli.new_backend import FILES
 from tests.warm_process import ROOT, run_module
 
 

@@ -168,7 +168,7 @@ def test_a_graph_of_which_a_part_was_compiled_for_the_cpu_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when something in a graph is not moved: the test must not pass with C++ kernels."""
-    monkeypatch.setattr("pytest_regional.emulation.device_rewrite.retarget", lambda gm, inputs: (gm, inputs))
+    monkeypatch.setattr("pytest_regional.emulation.backend.retarget", lambda gm, inputs: (gm, inputs))
     with emulated() as emulation, pytest.raises(Exception, match="a part for the CPU"):
         torch.compile(lambda a: a.sin() + 1)(torch.randn(4))
     assert len(emulation.unsupported) == 1

@@ -10,7 +10,7 @@ from pytest_regional import BackendSpec, CounterExpectationError, region
 from pytest_regional._base.cache_keys import Difference, differences, in_words, keep_texts, why_missed
 from pytest_regional._torch import autograd_cache
 from pytest_regional.backends.spec import CacheKey
-from pytest_regional.harness.cache_keys import NoCacheKeyError, NoGraphError, keys_of
+from pytest_regional.harness.cache_keys import NoCacheKeyError, keys_of
 from pytest_regional.reference import pipeline
 from pytest_regional.testing import regional
 
@@ -143,7 +143,7 @@ def test_what_has_no_key():
 
 def test_a_program_without_a_graph():
     spec = BackendSpec("mine", lambda: None, cache_key=lambda gm, example_inputs: CacheKey("key"))
-    with pytest.raises(NoGraphError, match="nothing of program is compiled"):
+    with pytest.raises(NoCacheKeyError, match="nothing of program is compiled"):
         keys_of(spec, "program", lambda: 1, (), {})
 
 

@@ -8,8 +8,9 @@ import sys
 import pytest
 import torch
 
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional.harness.devices import device
-from pytest_regional.harness.devices.device import DeviceError, check_device_name, device_under_test, usable_device
+from pytest_regional.harness.devices.device import check_device_name, device_under_test, usable_device
 
 NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
 
@@ -39,7 +40,7 @@ def test_with_a_gpu_auto_is_the_gpu(monkeypatch):
 
 @NO_GPU
 def test_cuda_without_a_gpu_is_refused():
-    with pytest.raises(DeviceError, match="finds no usable GPU here"):
+    with pytest.raises(RegionalValueError, match="finds no usable GPU here"):
         device_under_test("cuda")
 
 
@@ -47,7 +48,7 @@ def test_cuda_without_a_gpu_is_refused():
     ("name", "near"), [("cuda-emulated:h20", "cuda-emulated:h200"), ("cuda-emulatd", "cuda-emulated"), ("cpu:0", "cpu")]
 )
 def test_a_misspelt_name_is_refused_with_the_nearest(name, near):
-    with pytest.raises(DeviceError, match=f"Did you mean '{near}'"):
+    with pytest.raises(RegionalValueError, match=f"Did you mean '{near}'"):
         check_device_name(name)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_regional import VacuousTestError
+from pytest_regional import VacuousTestError, testing
 from pytest_regional.testing import regional
 
 from .programs import pair, product
@@ -46,3 +46,10 @@ def test_the_check_at_the_end():
 def test_a_name_that_never_was():
     with regional("aot_eager", "cpu", expects_regions=False) as r, pytest.raises(AttributeError, match="'onse'"):
         r.onse(2)
+
+
+def test_the_fake_process_group_has_the_name_of_its_fixture_no_more():
+    with pytest.warns(DeprecationWarning, match="fake_process_group"):
+        assert testing.fake_pg is testing.fake_process_group
+    with pytest.raises(AttributeError, match="fake_gp"):
+        testing.fake_gp  # noqa: B018

@@ -63,18 +63,18 @@ def test_without_an_active_harness_the_functions_say_so():
 def test_fake_process_group():
     import torch.distributed as dist
 
-    with testing.fake_pg(world_size=4, rank=1):
+    with testing.fake_process_group(world_size=4, rank=1):
         assert (dist.get_world_size(), dist.get_rank()) == (4, 1)
         tensor = torch.ones(3)
         dist.all_reduce(tensor)
-        with pytest.raises(RuntimeError, match="already"), testing.fake_pg():
+        with pytest.raises(RuntimeError, match="already"), testing.fake_process_group():
             pass
     assert not dist.is_initialized()
 
 
 @pytest.mark.parametrize("rank", [-1, 8])
 def test_a_rank_outside_the_world_is_refused(rank):
-    with pytest.raises(ValueError, match="rank"), testing.fake_pg(world_size=8, rank=rank):
+    with pytest.raises(ValueError, match="rank"), testing.fake_process_group(world_size=8, rank=rank):
         pass
 
 

@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from pytest_regional.backends.capabilities import CAPABILITIES
+from pytest_regional.backends.capabilities import Capabilities
 from tests.warm_process import run_module
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +48,7 @@ def test_the_quick_set_has_every_suite_and_capability_and_kills_most_faults(tmp_
     # Where transformers is not installed, none of its tests is collected.
     quick = {name.split("/")[1] for name in functions} | {"transformers"}
     assert quick == suites
-    assert set(CAPABILITIES) - {need for needs in tests.values() for need in needs} == OF_NO_TEST
+    assert set(Capabilities.names()) - {need for needs in tests.values() for need in needs} == OF_NO_TEST
     kills = json.loads((ROOT / "tests/faults/kills.json").read_text())
     assert sum(test in functions for test in kills.values()) >= FEWEST_KILLS
 

@@ -238,7 +238,7 @@ DAMAGES = {
     flipped: container.ArtifactError,
     emptied: container.ArtifactError,
     replaced: container.ArtifactError,
-    folder: container.NotAFileError,
+    folder: container.ArtifactError,
     removed: container.ArtifactNotFoundError,
     opened: container.ArtifactError,
     foreign_torch: container.ArtifactError,
@@ -303,7 +303,7 @@ def test_a_payload_that_no_program_wrote(tmp_path):
 
 def test_saving_over_a_folder(tmp_path):
     compiled = artifacts.compile_program(product, *inputs())
-    with pytest.raises(container.NotAFileError):
+    with pytest.raises(container.ArtifactError):
         compiled.save(tmp_path)
 
 

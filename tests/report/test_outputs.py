@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional.report.outputs import ENDINGS, OutputError, Outputs, ending_of, outputs_of, wrong_name
+from pytest_regional._base.errors import RegionalValueError
+from pytest_regional.report.outputs import ENDINGS, Outputs, ending_of, outputs_of, wrong_name
 
 GITHUB, GITLAB = {"GITHUB_ACTIONS": "true"}, {"GITLAB_CI": "true"}
 QUALITY = Path("/r/gl-code-quality-report.json")
@@ -41,7 +42,7 @@ def test_gitlab_gets_its_file_where_there_is_a_place_for_it(tmp_path):
 
 @pytest.mark.parametrize("value", ["a.txt", "a", "githup", "a.json,codequality.yml"])
 def test_a_name_that_says_no_format_is_an_error(value):
-    with pytest.raises(OutputError, match=r"expected a name that ends in \.json, .*github, gitlab or none"):
+    with pytest.raises(RegionalValueError, match=r"expected a name that ends in \.json, .*github, gitlab or none"):
         outputs_of(value, Path("/r"), {})
 
 

@@ -1,4 +1,4 @@
-"""Loads, stores and pointers: every address is known by the argument it was computed from."""
+"""Loads, stores and atomic operations, and the memory of one launch: bounds, unwritten bytes, races."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jitted functions as Python functions with the meaning that Triton's compiler gives them.
+"""Jitted functions as Python functions, and the table of what is replaced in Triton while a kernel runs.
 
 Assignments make tensors of numbers, ``and``, ``or``, ``not`` and chained comparisons work element by element, and a
 ``range`` yields integers of the width its bounds have.

@@ -1,4 +1,4 @@
-"""What a cache of whole results has to answer: a model of a page, to hold a backend against.
+"""What a cache of whole results has to answer; and the programs, states and process groups that its keys name.
 
 The model knows no compiler: a set of entries that are on disk, a set of keys that this process holds, and what each
 event does to them. Imports neither torch nor hypothesis.

@@ -1,1 +1,1 @@
-"""Random programs: ``encoding`` (bytes to program), ``templates`` (rare steps, near duplicates), ``graphs``."""
+"""Random programs: ``encoding`` (integers to program), ``templates`` (rare steps), ``graphs``."""

@@ -1,4 +1,4 @@
-"""FX graphs of ATen operators with region annotations and order edges, from codes; and passes that change no value."""
+"""Random programs from seeds or bytes; FX graphs of ATen operators, from codes; and passes that change no value."""
 
 from __future__ import annotations
 

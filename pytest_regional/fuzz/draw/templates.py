@@ -1,4 +1,4 @@
-"""Templates: a few steps that rarely come together by chance, and that compilers get wrong when they do.
+"""Templates, a few steps that rarely come together by chance; and near duplicates, regions that differ in one thing.
 
 Some are about regions, others are what compilers look for by its shape, in several spellings, or writes that they have
 to keep in order. Each is added to a program behind what was drawn, and reads a value of it; what does not fit is left

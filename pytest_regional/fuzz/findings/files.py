@@ -1,4 +1,4 @@
-"""Programs as files: readable, versioned JSON that outlives the generator that drew them.
+"""Programs as JSON files; and of a finding the provenance, the signature, and the fields that its file has.
 
 Hypothesis's own database is opaque and bound to the strategy's layout; a program file says what the program is.
 """

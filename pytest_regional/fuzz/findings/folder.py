@@ -1,4 +1,4 @@
-"""Findings on disk: a readable file and a script for each distinct defect, in a folder that campaigns share.
+"""Findings on disk: a file and a script for each defect, in a shared folder; and the features of their programs.
 
 A finding is two files with one stem: ``NAME.json`` says what was seen and holds the program, reduced and as found;
 ``NAME.py`` shows it. Files are written beside and renamed, so a campaign that dies leaves no half of one.

@@ -1,4 +1,4 @@
-"""The inputs of a program: shape, dtype, memory layout, aliasing, and what values they hold.
+"""The inputs of a program (shape, dtype, layout, aliasing, contents), and ranges of the values of any tensor.
 
 An input is described, not stored: its tensor is made by Python source that the printed program holds as well, so what
 the harness ran and what a finding's script runs are the same by construction.

@@ -1,4 +1,4 @@
-"""Build programs step by step, each tried in eager on small CPU tensors before it is taken.
+"""Build programs step by step, each tried in eager; and make the operands that an operator lacks.
 
 Eager itself says what shape, dtype, strides and aliasing a result has and what it refuses; the operator table adds what
 must hold for *all* inputs (:mod:`~pytest_regional.fuzz.model.arguments`). A step that does not fit is refused, never

@@ -1,4 +1,4 @@
-"""What programs ask of a backend, by capability: drawn is what it claims, and nothing else.
+"""What programs ask of a backend, by capability; and steps run in eager: their results, their memory, what is live.
 
 :func:`needs_of` says what a program needs; :func:`restricted` takes annotations away that a backend has no use for. The
 generator itself leaves out operators and writes (:class:`~pytest_regional.fuzz.model.building.Builder`).

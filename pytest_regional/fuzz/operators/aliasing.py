@@ -1,4 +1,4 @@
-"""What shares memory without looking like it: identities, windows of a storage, and writes to slices of one memory.
+"""What shares memory unseen: identities, windows of a storage, writes to slices, and custom operators that write.
 
 An operator that returns its operand itself is no copy: who writes to its result writes to the operand. What eager
 copies although nothing changes (``pad_nothing``) is the opposite, and must stay apart.

@@ -1,4 +1,4 @@
-"""Calls of a program's blocks: plainly, checkpointed, as a nested region, in branches and in loops."""
+"""Calls of a program's blocks (plain, checkpointed, nested, in branches, in loops), and of custom operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors out of nothing: zeros, ranges, literals, identity matrices. What compilers treat as constants."""
+"""New tensors: zeros, ranges, literals; random numbers; and copies, such as ``cat`` and ``roll``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading and writing elements by index: gather, scatter, select, put."""
+"""Reading and writing by index: gather, scatter, select, put; writes in place, to parts, and to ``out=``."""
 
 from __future__ import annotations
 

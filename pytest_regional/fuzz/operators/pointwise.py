@@ -1,4 +1,4 @@
-"""Elementwise operators on floating-point tensors."""
+"""Elementwise operators: on floats and integers, comparisons and casts."""
 
 from __future__ import annotations
 

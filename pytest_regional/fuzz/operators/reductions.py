@@ -1,4 +1,4 @@
-"""Reductions over one dimension, several, or all, and running ones."""
+"""Reductions, running ones too; normalizations; and sorting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loops over a program's blocks, and derivatives of them: ``scan``, ``map``, ``associative_scan``, ``torch.func``.
+"""Loops over blocks and derivatives of them; pooling, losses, linear algebra, complex numbers; patterns by hand.
 
 A derivative may be anything, so ``tanh`` keeps it between -1 and 1. Blocks with a kink where a value may be are not
 differentiated, whether or not the program is to train.

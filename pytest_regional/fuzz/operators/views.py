@@ -1,4 +1,4 @@
-"""Views: the same memory under other sizes and strides, in one piece or several."""
+"""Views, and operators whose sizes depend on data."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """The oracles that every program has to keep on every backend, and :func:`check`, which checks a program against them.
 
-Modules, with their oracles: ``parity`` (compiles, parity, configs, inference, refused), ``region_boundary``,
-``order`` (plan, region_order, order), ``caching`` (counters, warm, annotations_in_key, uuid_in_key), ``rewrites``,
+Modules, with their oracles: ``parity`` (compiles, parity, configs, inference, refused), ``region_boundary``, ``order``
+(plan, region_order, order), ``caching`` (counters, warm, annotations_in_key, uuid_in_key), ``rewrites``,
 ``integer_twin``, ``reruns`` (results_kept, retained_backward, determinism, threads), ``further`` (alias_probe,
-input_forms, further_calls, own_random, verified). ``example_run`` holds what is computed
-once for all of them, ``watching`` records what the backend does.
-``docs/fuzzing-oracles.md`` states the oracles.
+input_forms, further_calls, own_random, verified). ``example_run`` holds what is computed once for all of them,
+``watching`` records what the backend does. ``docs/fuzzing-oracles.md`` states the oracles. A new one is a row of
+``ORACLES`` in one of these modules; ``oracle`` says of what, ``aten_run`` runs a program as ATen graphs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The oracles of caches: ``warm``, ``annotations_in_key`` and ``uuid_in_key``.
+"""The oracles of caches: ``counters``, ``warm``, ``annotations_in_key`` and ``uuid_in_key``.
 
 A backend without a cache of whole results still has Inductor's, region by region. PyTorch can be told to cache whole
 results of its regional backend as well (``force_autograd_cache``); what is demanded of a key then is demanded of it.

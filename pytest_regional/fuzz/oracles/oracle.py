@@ -1,4 +1,4 @@
-"""The error that carries a violated oracle, and what makes two such errors the same defect."""
+"""What an oracle is, what a check returns, and the error of a violated oracle."""
 
 from __future__ import annotations
 

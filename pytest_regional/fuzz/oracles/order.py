@@ -1,4 +1,4 @@
-"""The oracles of order: ``region_order`` (whole regions, as annotations ask) and ``order`` (edges between operators).
+"""The oracles ``plan`` (partitions), ``region_order`` (whole regions) and ``order`` (edges between operators).
 
 For ``order``, random ``control_deps`` edges that contradict nothing are put into every graph before the backend gets
 it, and each must be visible: the call that computes the one end stands before the call that computes the other, and

@@ -1,4 +1,4 @@
-"""The oracles ``compiles`` and ``parity``: what eager runs compiles, and computes the same."""
+"""The oracles ``compiles``, ``parity``, ``configs``, ``inference`` and ``refused``: results and settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The oracles ``results_kept`` and ``retained_backward``: what was handed out stays, and a kept graph serves again."""
+"""The oracles of repetition: ``results_kept``, ``retained_backward``, ``determinism`` and ``threads``."""
 
 from __future__ import annotations
 

@@ -269,7 +269,7 @@ class CodeAssertionError(RegionalError, AssertionError):
     """Generated code is not as asserted; the message lists its events with the offending lines marked.
 
     Attributes:
-        places: those lines, as ``harness.codegen.places`` has them.
+        places: those lines, as ``harness.codegen.kernels`` has them.
     """
 
     def __init__(self, message: str, places: Sequence[Any] = ()) -> None:

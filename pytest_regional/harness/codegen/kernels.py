@@ -1,4 +1,4 @@
-"""Definitions of kernels in a wrapper: which parameters are read and which are written."""
+"""Kernels in a wrapper: which parameters they read and write; and the lines of code that make a result, for editors."""
 
 from __future__ import annotations
 

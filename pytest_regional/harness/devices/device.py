@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_regional._base.errors import RegionalError, RegionalRuntimeError, RegionalValueError
+from pytest_regional._base.errors import RegionalRuntimeError, RegionalValueError
 from pytest_regional._base.text import unknown_name
 
 try:
@@ -37,10 +37,6 @@ ALIASES = {
     "emulated-cuda": EMULATED,
     **{profile: f"{EMULATED}:{profile}" for profile in PROFILES},
 }
-
-
-class DeviceError(RegionalError, ValueError):
-    """A device that does not exist, or that cannot be used here; the message says which and why."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +67,9 @@ class DeviceUnderTest:
 
 
 def check_device_name(name: str) -> str:
-    """Return ``name`` when it is one of :data:`DEVICES`, else raise :class:`DeviceError`."""
+    """Return ``name`` when it is one of :data:`DEVICES`, else raise :class:`RegionalValueError`."""
     if name not in DEVICES:
-        raise DeviceError(unknown_name("device", name, DEVICES, ALIASES))
+        raise RegionalValueError(unknown_name("device", name, DEVICES, ALIASES))
     return name
 
 
@@ -87,18 +83,18 @@ def device_under_test(name: str) -> DeviceUnderTest:
     """Return the device to test on; ``auto`` is CUDA where it is usable, else the CPU.
 
     Raises:
-        DeviceError: an unknown name, or CUDA where there is none.
+        RegionalValueError: an unknown name, or CUDA where there is none.
     """
     kind, _, profile = check_device_name(name).partition(":")
     if kind == EMULATED:
         if not PROFILES:
-            raise DeviceError(f"device {name!r} needs the package pytest_regional.emulation, which is not here")
+            raise RegionalValueError(f"device {name!r} needs the package pytest_regional.emulation, which is not here")
         return DeviceUnderTest(name, kind, profile or DEFAULT_PROFILE)
     import torch
 
     usable = torch.cuda.is_available()
     if kind == "cuda" and not usable:
-        raise DeviceError(
+        raise RegionalValueError(
             f"device 'cuda' was asked for, but torch {torch.__version__} finds no usable GPU here; "
             f"{EMULATED!r} runs GPU code without one"
         )
@@ -111,7 +107,7 @@ def usable_device(name: str) -> torch.device:
     """Return where tensors of a test on device ``name`` live.
 
     Raises:
-        DeviceError: as :func:`device_under_test`.
+        RegionalValueError: as :func:`device_under_test`.
     """
     return device_under_test(name).torch_device
 

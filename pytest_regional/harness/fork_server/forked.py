@@ -6,6 +6,7 @@ import atexit
 import importlib
 import json
 import os
+import resource
 import runpy
 import signal
 import sys
@@ -55,8 +56,6 @@ class Request:
 
 def inherited() -> dict[str, Any]:
     """Return what a process that this one starts has from it, besides its environment and its open files."""
-    import resource
-
     limits = {name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")}
     mask = os.umask(0)
     os.umask(mask)
@@ -69,8 +68,6 @@ def inherited() -> dict[str, Any]:
 
 
 def _inherit(state: Mapping[str, Any]) -> None:
-    import resource
-
     for name, limit in state["limits"].items():
         if tuple(limit) != resource.getrlimit(getattr(resource, name)):
             resource.setrlimit(getattr(resource, name), tuple(limit))

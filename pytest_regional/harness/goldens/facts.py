@@ -1,4 +1,4 @@
-"""What a compile did as lines of text: one fact a line, without what differs from one run to the next.
+"""What a compile did as lines of text, one fact a line; and the files of goldens: reading, choosing, writing.
 
 A line below the name of a fact is ``subject: value``, or stands below a subject on a line without a value. Subjects of
 one text differ, so that two texts can be compared line by line.
@@ -225,7 +225,7 @@ FACTS: dict[str, Fact] = {
     "memory": _memory,
     "key": _key,
 }
-"""The facts by name, in the order of a golden: those of :data:`pytest_regional.harness.goldens.facts.FACT_NAMES`."""
+"""The facts by name, in the order of a golden: those of :data:`FACT_NAMES`."""
 
 DEFAULT_FACTS = ("regions", "ops", "order", "passes")
 """Those that do not change with a compiler's decisions below the graph."""
@@ -238,7 +238,7 @@ Text = tuple[str, ...]
 """A golden: names of facts, and below each its lines, indented."""
 
 FACT_NAMES = ("regions", "ops", "order", "fusions", "passes", "memory", "key")
-"""The facts in the order of a golden; :mod:`pytest_regional.harness.goldens.facts` says what each is."""
+"""The facts in the order of a golden; the beginning of this module says what each is."""
 
 TEST, ENTRY, SEPARATOR = "=== ", "--- ", " | "
 
@@ -295,7 +295,7 @@ class GoldenFile:
             return GoldenFile()
         try:
             text = files.text_of(path)
-        except files.TextFileError as error:
+        except RegionalValueError as error:
             raise GoldenFileError(str(error)) from error
         return _Parser(path).parsed(text)
 

@@ -1,4 +1,4 @@
-"""Stages inside a compile: the passes stand in Inductor's own setting while the backend under test compiles."""
+"""``run_pass``: stage ``graph``, where passes run on a given graph, and the stages inside a compile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run passes where a graph comes by, and keep the graph as it was before and as it is after."""
+"""Passes under test: stages, how a pass is called, and graphs recorded and checked before and after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``run_pass`` returns: the graphs before and after, and assertions about them."""
+"""What ``run_pass`` returns: graphs before and after, their difference as text, and assertions about them and uuids."""
 
 from __future__ import annotations
 

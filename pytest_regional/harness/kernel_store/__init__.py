@@ -37,7 +37,7 @@ from pytest_regional.harness.kernel_store.files import (
 )
 
 # Named, not imported: most tests never load Triton.
-_TRITON_VARIABLE, _TRITON_MANAGER = "TRITON_CACHE_MANAGER", f"{__name__}.triton_binaries:StoredBinaries"
+_TRITON_VARIABLE, _TRITON_MANAGER = "TRITON_CACHE_MANAGER", f"{__name__}.commands:StoredBinaries"
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
-"""The key of a run of the compiler.
+"""Runs of the C++ compiler: their keys, and how they use the store; and Triton's files, kept in the same store.
 
 Like ccache's direct mode (https://ccache.dev/manual/latest.html#_how_ccache_works): sources by content, the compiler by
 path, size and modification time, and everything else that can change the output. A command for which this is unknown
-(``compilers``) always runs.
+always runs.
 """
 
 from __future__ import annotations

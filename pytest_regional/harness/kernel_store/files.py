@@ -19,7 +19,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from pytest_regional._base.errors import RegionalError, RegionalWarning
+from pytest_regional._base.errors import RegionalValueError, RegionalWarning
 from pytest_regional._base.files import (
     NotPrivateError,
     make_folder,
@@ -42,10 +42,6 @@ _CLAIMS = "claims"
 CLAIM_SECONDS = 120.0
 #: The ending of what GCC makes of a header.
 PRECOMPILED = ".gch"
-
-
-class StoreError(RegionalError, ValueError):
-    """A directory cannot hold the store; the message says why, and what to do."""
 
 
 class KernelStoreWarning(RegionalWarning):
@@ -71,7 +67,7 @@ def default_folder() -> Path:
 def _checked_place(folder: str, explicit: bool) -> Path | None:
     try:
         return prepared(Path(folder))
-    except StoreError:
+    except RegionalValueError:
         if explicit:
             raise
         # The default directory is unusable (an unwritable home, as in some containers): compile everything.
@@ -84,17 +80,17 @@ def prepared(folder: Path) -> Path:
     The check decides whether there is a store. Each read or write checks again.
 
     Raises:
-        StoreError: it cannot be made or written, or other users can write to it.
+        RegionalValueError: it cannot be made or written, or other users can write to it.
     """
     try:
         make_folder(folder)
         private_folder(folder)
     except (OSError, RuntimeError) as error:
-        raise StoreError(f"{folder} cannot be made: {error}") from error
+        raise RegionalValueError(f"{folder} cannot be made: {error}") from error
     except NotPrivateError as error:
-        raise StoreError(f"{error.fault}, and its contents are executed. {error.remedy}") from None
+        raise RegionalValueError(f"{error.fault}, and its contents are executed. {error.remedy}") from None
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise StoreError(f"{folder} cannot be written to")
+        raise RegionalValueError(f"{folder} cannot be written to")
     return folder
 
 

@@ -1,4 +1,4 @@
-"""Read region annotations off a graph as an onlooker: lenient where the reference backend is strict."""
+"""Region annotations read off a graph; which backend a compile belongs to; and settings that a compile left changed."""
 
 from __future__ import annotations
 

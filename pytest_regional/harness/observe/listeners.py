@@ -145,7 +145,7 @@ OUTCOMES = {
 
 
 def moved(before: Mapping[str, int]) -> Counter[str]:
-    """Return by how much PyTorch's counters of outcomes moved since ``before``, a copy of ``seams.aot_counters()``."""
+    """Return by how much PyTorch's counters of outcomes moved since ``before``, a copy of PyTorch's own."""
     now = dynamo.aot_counters()
     names = {outcome: f"autograd_cache_{outcome}" for outcome in OUTCOMES}
     return Counter({outcome: now.get(name, 0) - before.get(name, 0) for outcome, name in names.items()})

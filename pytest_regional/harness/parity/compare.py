@@ -9,7 +9,7 @@ What must be equal besides values, and when:
   else row-major), whoever computed them.
 * **Aliasing**: which inputs, state tensors and earlier outputs an output is, or shares memory with; lost or gained.
 * **Random generators**: the states that they are left in. A program that draws its own random numbers need not leave
-  eager's state of a generator from which eager draws; :mod:`.random_code` judges those.
+  eager's state of a generator from which eager draws; ``random_code`` judges those.
 """
 
 from __future__ import annotations

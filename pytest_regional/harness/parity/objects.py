@@ -1,4 +1,4 @@
-"""Objects that hold tensors and are no pytree: caches of keys and values, and whatever classes a user makes for state.
+"""Objects that hold tensors and are no pytree: copies of them; and tensors as comparable values, of any dtype.
 
 A program that is given such an object changes it, so each run needs its own: :func:`copy_object`. An object that the
 program holds itself (in a closure, in an attribute of a module) cannot be exchanged; ``state`` puts back what is in it.

@@ -14,7 +14,7 @@ by more than these defaults, was computed in that dtype: it gets no more, howeve
 A tensor of at most 16 elements is also given what ``dtype`` gives: the largest of a handful of errors says little
 about eager's noise (measured: a mean over 4,096 float32 numbers, summed in another order, alarmed in 4.7 % of runs; of
 60,000 gradients of 16 elements of a small feed-forward block, 6 alarmed; of 70,000 with 32 or 512 elements, none).
-What rounding does to eager, measured in runs that are rounded otherwise (:mod:`.parity_noise`), widens that. One and
+What rounding does to eager, measured in runs that are rounded otherwise (``noise``), widens that. One and
 a half times the largest error of those runs is allowed, where that is more: eager's own error was luck, or rounding
 decides on which side of a kink a value falls. On the whole, as a root mean square, the error may then be one and a
 half times the largest of those runs too, and 0.4 of the tensor. A tensor whose float64 values are all below

@@ -1,4 +1,4 @@
-"""Take optimizer steps with a model, and keep what each of them did."""
+"""Take optimizer steps with a model, and judge each step by eager's and the float64 one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Payload bytes in a container that identifies them and proves that they are intact.
+"""Artifacts: bytes in a checked container, private files, the machine's fingerprint, and the cache's errors.
 
 Layout, numbers big-endian::
 
@@ -36,8 +36,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
-
 from pytest_regional._base import files
 from pytest_regional._base.errors import RegionalError, RegionalWarning
 from pytest_regional._base.files import NotPrivateError
@@ -54,10 +52,6 @@ class WrongKindError(ArtifactError):
 
 class ArtifactNotFoundError(ArtifactError):
     """The file does not exist."""
-
-
-class NotAFileError(ArtifactError):
-    """The path is not a regular file."""
 
 
 class CacheWarning(RegionalWarning):
@@ -101,7 +95,6 @@ __all__ = [
     "FORMAT_VERSION",
     "ArtifactError",
     "ArtifactNotFoundError",
-    "NotAFileError",
     "WrongKindError",
     "seal",
     "unseal",
@@ -355,6 +348,8 @@ def _machine(cpu_capability: str) -> TargetFingerprint:
 
 
 def _torch() -> str:
+    import torch  # a process that only reads and writes artifacts starts without it
+
     return f"{torch.__version__} ({torch.version.git_version or 'unknown commit'})"
 
 
@@ -389,6 +384,8 @@ def _cpu_features() -> str:
 
 
 def _gpu() -> str:
+    import torch
+
     if not torch.cuda.is_available():
         return ""
     devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
@@ -397,6 +394,8 @@ def _gpu() -> str:
 
 
 def _gpu_runtime() -> str:
+    import torch
+
     return f"hip {torch.version.hip}" if torch.version.hip else f"cuda {torch.version.cuda}"
 
 
@@ -424,14 +423,14 @@ def require_private(folder: Path) -> None:
 
     Raises:
         ArtifactError: with the command that fixes it.
-        NotAFileError: part of the path is not a directory.
+        ArtifactError: part of the path is not a directory.
         OSError: it cannot be made.
     """
     try:
         files.make_folder(folder)
     except NotADirectoryError as error:
         what = error.filename or folder
-        raise NotAFileError(f"{what} is not a directory. Delete it, or choose another directory.") from error
+        raise ArtifactError(f"{what} is not a directory. Delete it, or choose another directory.") from error
     with _unsafe():
         files.private_folder(folder)
 
@@ -461,12 +460,12 @@ def write_artifact(path: Path, payload: bytes, kind: str) -> None:
     """Seal ``payload`` and write it to ``path`` atomically, with missing directories.
 
     Raises:
-        NotAFileError: ``path`` is a directory or a device.
+        ArtifactError: ``path`` is a directory or a device.
         ArtifactError: others can write to the directory.
         OSError: no space, no permission; an existing file is unchanged.
     """
     if path.exists() and not path.is_file():
-        raise NotAFileError(f"{path} is {_what(path.stat().st_mode)}. Name a file.")
+        raise ArtifactError(f"{path} is {_what(path.stat().st_mode)}. Name a file.")
     require_private(path.parent)
     write_atomically(path, seal(payload, kind=kind))
 
@@ -486,7 +485,7 @@ def read_private(path: Path) -> bytes:
 
     Raises:
         ArtifactNotFoundError: it does not exist.
-        NotAFileError: it is a directory or a device.
+        ArtifactError: it is a directory or a device.
         ArtifactError: others can write to the directory, or could when the file was written.
         OSError: the file cannot be read.
     """
@@ -497,7 +496,7 @@ def read_private(path: Path) -> bytes:
         raise ArtifactNotFoundError(f"{path} does not exist. Save it first, or check the path.") from error
     # Before opening: opening a pipe would wait for a writer.
     if not stat.S_ISREG(mode):
-        raise NotAFileError(f"{path} is {_what(mode)}, not the file of an artifact. Name the file.")
+        raise ArtifactError(f"{path} is {_what(mode)}, not the file of an artifact. Name the file.")
     require_private(path.parent)
     with path.open("rb") as file:
         require_own_file(path, os.fstat(file.fileno()))

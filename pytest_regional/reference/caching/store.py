@@ -1,4 +1,4 @@
-"""Stores of whole results: on this machine first, then shared ones."""
+"""Stores of whole results: local files, PyTorch's portable artifacts, and a Redis server with signed entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``full_inductor``: a whole graph, captured without Inductor's decompositions, compiled as the last pass."""
+"""``full_inductor``: a whole graph compiled as the last pass, and checks of its writes, aliasing and donated inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``decompose``: replaces ops with their decompositions from a table, in place and one by one.
+"""``decompose``: ops replaced in place by their decompositions; functional collectives; ``full_inductor``'s errors.
 
 The graph is not traced again, so ops that a trace cannot run (``graphsafe_run_with_rng_state``, order edges, compiled
 regions) stay. Bodies of higher-order ops are decomposed too. An op that is an *argument* of one (of

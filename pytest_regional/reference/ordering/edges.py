@@ -1,4 +1,4 @@
-"""``add_control_deps``: make nodes of a graph wait for others."""
+"""Order edges in a graph: ``add_control_deps``, ``remove_control_deps``, the operator, and a legal order of nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pass's view of a graph, apart from the order that it changes."""
+"""What the overlap pass knows of a graph: collectives, waits, cost of compute, memory; and reservations of memory."""
 
 from __future__ import annotations
 

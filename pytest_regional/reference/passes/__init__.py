@@ -1,7 +1,8 @@
 """Graph passes for a pipeline: each a small frozen dataclass with a name, a uuid and its declarations.
 
-``canonicalization`` cleans up, ``annotate`` marks ops for compilation, adds order edges and overlaps collectives;
-``RegionalInductor``, next to its function, compiles regions. ``version`` is part of all their uuids.
+``canonicalization`` cleans up and removes dead code, ``annotate`` marks ops for compilation, adds order edges and
+overlaps collectives; ``RegionalInductor``, next to its function, compiles regions. ``version`` is part of all their
+uuids.
 """
 
 from pytest_regional.reference.passes.annotate import (

@@ -1,4 +1,4 @@
-"""``annotate_ops``: mark ops for compilation by operator, without changing the program.
+"""``annotate_ops`` marks ops by operator; ``AddControlDeps`` and ``OverlapCollectives`` are passes as well.
 
 It writes the annotations of ``torch.fx.traceback.annotate`` and ``pytest_regional.region``.
 """

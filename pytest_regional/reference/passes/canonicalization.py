@@ -1,4 +1,4 @@
-"""Canonicalization: removes views without effect, and merges views of views.
+"""Canonicalization, which removes and merges views, and dead code elimination, which removes unused ops.
 
 Visible behaviour stays: values bit for bit, strides, shared memory of results, names of results, order edges, and the
 region of every op. Nodes without a traced value are not changed.

@@ -1,4 +1,4 @@
-"""Checks of calls of a captured model: the assumptions of tracing."""
+"""The compiled module: checks of its calls, saving and loading it, and the report of its passes as a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``capture``: a model as one joint graph of forward and backward, in plain ATen, with described inputs."""
+"""``capture``: a model as one joint graph in plain ATen; ``partition``: the joint graph as forward and backward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of passes: declarations decide, the given order breaks ties.
+"""Passes of a pipeline: their declarations, their order, and the inputs and outputs that they must keep.
 
 An impossible order is an error with the passes and their contradictory declarations.
 """

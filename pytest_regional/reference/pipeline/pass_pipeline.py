@@ -1,4 +1,4 @@
-"""``PassPipeline``: an ordered list of graph passes that is itself a graph pass."""
+"""``PassPipeline``: a list of passes that is itself a pass, also in Inductor's settings; fills in missing values."""
 
 from __future__ import annotations
 

@@ -60,15 +60,19 @@ def finish(*processes: subprocess.Popen[str]) -> list[str]:
     return [answer.strip() for answer, _ in said]
 
 
-def kill_while_saving(folder: Path, trials: int, *, seed: int = 0, manner: str = "atomic") -> Kills:
-    """Kill a saving process at a random moment, ``trials`` times in one folder."""
+def kill_while_saving(folder: Path, trials: int, *, hits: int, seed: int = 0, manner: str = "atomic") -> Kills:
+    """Kill a saving process at a random moment, ``trials`` times in one folder.
+
+    On a busy machine most processes die before they save: trials go on until ``hits`` were in the middle of a save, or
+    broke an entry, but for fifty times as many at most.
+    """
     moments = random.Random(seed)
     kills = Kills()
     for number, key in enumerate(writer.KEYS):  # what the first saves replace
         assert LocalStore(folder).save(key, writer.payload(number, ENTRY_BYTES))
     writers = start("save_in_forks", folder, ENTRY_BYTES, manner=manner)
     assert writers.stdout is not None
-    for _ in range(trials):
+    while kills.trials < trials or (kills.in_the_middle + kills.broken < hits and kills.trials < 50 * trials):
         begin(writers)
         child = int(writers.stdout.readline())
         time.sleep(moments.uniform(0, 0.03))
@@ -77,7 +81,7 @@ def kill_while_saving(folder: Path, trials: int, *, seed: int = 0, manner: str =
         kills.trials += 1
         kills.in_the_middle += bool(list(folder.glob("tmp/*")))
         _inspect(folder, kills)
-    assert finish(writers) == [f"done {trials}"]
+    assert finish(writers) == [f"done {kills.trials}"]
     return kills
 
 

@@ -16,7 +16,6 @@ from torch.fx.passes.regional_inductor import regional_inductor
 
 from pytest_regional import AnnotationError, BackendSpec, BadProgramError, ParityError, region
 from pytest_regional._torch.inductor import interpreting_regions
-from pytest_regional.harness.blame import divergence
 from pytest_regional.harness.blame.culprit import Culprit, FollowUp
 from pytest_regional.harness.devices.device import device_under_test
 from pytest_regional.harness.devices.emulated import check_emulation
@@ -312,7 +311,7 @@ def test_a_search_that_fails_hides_nothing(wrong_product, depth, monkeypatch):
         raise RuntimeError("no search today")
 
     monkeypatch.setattr(ParityCheck, "culprit" if depth == "deep" else "_agrees", fails)
-    monkeypatch.setattr(divergence, "first_divergence", fails)
+    monkeypatch.setattr("pytest_regional.harness.regional.first_divergence", fails)
     with regional("reference", "cpu", blame_depth=depth) as r, pytest.raises(ParityError) as caught:
         r.assert_parity(products, r.randn(8, 8), r.randn(8, 8), level="bitwise")
     assert "elements differ" in str(caught.value)

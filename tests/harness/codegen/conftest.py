@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 import torch
 
-from pytest_regional.testing import fake_pg, regional
+from pytest_regional.testing import fake_process_group, regional
 
 from . import programs
 
@@ -35,7 +35,7 @@ def _branch():
 
 
 def _collectives():
-    with fake_pg(), regional("inductor") as r:
+    with fake_process_group(), regional("inductor") as r:
         return r.run(programs.collectives, r.randn(8, 8)).code
 
 

@@ -10,8 +10,9 @@ import time
 
 import pytest
 
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional.harness.kernel_store import KernelFiles
-from pytest_regional.harness.kernel_store.files import StoreError, chosen_folder, default_folder, prepared
+from pytest_regional.harness.kernel_store.files import chosen_folder, default_folder, prepared
 
 
 def key_of(number):
@@ -217,10 +218,12 @@ def test_the_folder_is_the_users_alone(tmp_path):
     folder = prepared(tmp_path / "new" / "store")
     assert folder.stat().st_mode & 0o777 == 0o700
     folder.chmod(0o772)
-    with pytest.raises(StoreError, match=r"written to by everybody, and its contents are executed\. Run: chmod go-w"):
+    with pytest.raises(
+        RegionalValueError, match=r"written to by everybody, and its contents are executed\. Run: chmod go-w"
+    ):
         prepared(folder)
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="cannot be made"):
+    with pytest.raises(RegionalValueError, match="cannot be made"):
         prepared(tmp_path / "file" / "store")
 
 
@@ -238,5 +241,5 @@ def test_a_home_that_cannot_be_written_means_no_store(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert chosen_folder() is None
     monkeypatch.setenv("PYTEST_REGIONAL_KERNEL_STORE", str(tmp_path / "file" / "store"))
-    with pytest.raises(StoreError):
+    with pytest.raises(RegionalValueError):
         chosen_folder()

@@ -8,7 +8,7 @@ from torch.distributed import _functional_collectives as functional_collectives
 from pytest_regional._torch import torch_version
 from pytest_regional.reference import full_inductor
 from pytest_regional.reference.full_inductor import FullInductorError, check_functional, use_functional_collectives
-from pytest_regional.testing import fake_pg
+from pytest_regional.testing import fake_process_group
 from tests.reference.full_inductor.backend import node_named, ops, run, traced
 
 rewrites = pytest.mark.skipif(torch_version() < (2, 13), reason="torch 2.11 rewrites no collectives: see the refusal")
@@ -16,7 +16,7 @@ rewrites = pytest.mark.skipif(torch_version() < (2, 13), reason="torch 2.11 rewr
 
 @pytest.fixture
 def _group():
-    with fake_pg(world_size=8):
+    with fake_process_group(world_size=8):
         yield
 
 

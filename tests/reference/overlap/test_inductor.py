@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_regional.testing import fake_pg, regional
+from pytest_regional.testing import fake_process_group, regional
 from tests.reference.overlap.programs import gather_beside_product, layers, overlapping
 
 GATHER = "_c10d_functional.all_gather_into_tensor"
@@ -19,7 +19,7 @@ AS_WRITTEN = {"reorder_for_locality": False}
 @pytest.fixture
 def inductor(tmp_path):
     with (
-        fake_pg(world_size=8),
+        fake_process_group(world_size=8),
         regional("inductor", "cpu", expects_regions=False, cache_dir=tmp_path, inductor_configs=AS_WRITTEN) as harness,
     ):
         yield harness

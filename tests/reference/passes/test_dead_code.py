@@ -15,7 +15,7 @@ from pytest_regional.reference import add_control_deps
 from pytest_regional.reference.passes import DeadCodeElimination, eliminate_dead_code
 from pytest_regional.reference.pipeline import PassPipeline
 from pytest_regional.reference.pipeline.call import count_ops
-from pytest_regional.testing import fake_pg, regional
+from pytest_regional.testing import fake_process_group, regional
 
 aten = torch.ops.aten
 
@@ -197,7 +197,7 @@ def test_an_effectful_operator_stays():
 
 
 def test_collectives_stay_and_so_do_their_waits():
-    with fake_pg(world_size=2):
+    with fake_process_group(world_size=2):
         from torch.distributed._functional_collectives import all_reduce
 
         def program(x):

@@ -11,7 +11,7 @@ from pytest_regional._torch.operators import control_deps
 from pytest_regional.reference import RegionalInductor, RegionCompileError, RegionFallbackWarning, regional_inductor
 from pytest_regional.reference.passes import AddControlDeps, OverlapCollectives
 from pytest_regional.reference.pipeline import PassFailedError, PassPipeline
-from pytest_regional.testing import fake_pg, regional
+from pytest_regional.testing import fake_process_group, regional
 
 aten = torch.ops.aten
 
@@ -70,7 +70,7 @@ def two_layers(x, first, second):
 
 
 def test_overlap():
-    with fake_pg(world_size=8):
+    with fake_process_group(world_size=8):
         gm = trace(two_layers, torch.randn(16, 16), torch.randn(2, 16), torch.randn(2, 16))
         passes = PassPipeline([OverlapCollectives(memory_bound=2.0)])
         passes.run(gm, [])

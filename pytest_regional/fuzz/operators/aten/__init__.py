@@ -2,6 +2,7 @@
 
 The modules beside this package write operators as a user's program does, each with the few arguments that regional
 compilation is about. Here it is the operators themselves that count: every overload with every argument.
+``arithmetic``, ``indexing``, ``networks`` and ``reductions`` hold the tables, ``ranges`` the values of results.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Arithmetic: sums, products, quotients, remainders, powers, choices; alone, in place, and of lists of tensors."""
+"""Arithmetic, also in place and on lists of tensors; operators on bits; comparisons; numbers viewed as others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading and writing by index."""
+"""Reading and writing by index; functions of one number or two; complex numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Normalizations and losses."""
+"""Normalizations, losses, convolutions and windows over images, and what moves or repeats elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reductions, running ones, and what is found by order."""
+"""Reductions, running ones too; positions of extremes; sorting; products of matrices."""
 
 from __future__ import annotations
 
