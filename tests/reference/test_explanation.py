@@ -127,8 +127,8 @@ def test_partitions_shared_by_backward_and_forward_are_named():
 
 
 def test_explaining_again_and_again_leaves_dynamos_cache_alone():
-    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
-        for _ in range(torch._dynamo.config.recompile_limit + 2):
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True, recompile_limit=2):
+        for _ in range(4):
             assert len(explain_program(product, *leaves(), show=False)) == 2
 
 

@@ -11,6 +11,7 @@ from torch._dynamo.utils import counters
 from torch.fx.traceback import annotate
 
 from pytest_regional import region
+from pytest_regional._torch.inductor import interpreting_regions
 from pytest_regional.reference import (
     RegionAnnotationError,
     RegionCompileError,
@@ -157,7 +158,8 @@ def test_a_region_that_does_not_compile(monkeypatch):
 
 def test_a_region_that_does_not_compile_in_the_backward(monkeypatch):
     break_inductor(monkeypatch, "aten.tanh_backward")
-    with pytest.raises(BackendCompilerFailed, match=r"region 'mlp' .*tanh_backward") as info:
+    failure = pytest.raises(BackendCompilerFailed, match=r"region 'mlp' .*tanh_backward")
+    with interpreting_regions(), failure as info:
         compiled(block)(*leaves())  # the backward is compiled with the forward, so that the cache can keep both
     assert line_of("mlp") in str(info.value)
     assert isinstance(info.value.inner_exception, RegionCompileError)
@@ -165,9 +167,10 @@ def test_a_region_that_does_not_compile_in_the_backward(monkeypatch):
 
 def test_a_region_that_does_not_compile_in_a_backward_of_its_own_time(monkeypatch):
     break_inductor(monkeypatch, "aten.tanh_backward")
-    output = compiled(block, options={"outer_cache": False})(*leaves())
-    with pytest.raises(RegionCompileError, match=r"region 'mlp' .*tanh_backward"):
-        output.sum().backward()
+    with interpreting_regions():
+        output = compiled(block, options={"outer_cache": False})(*leaves())
+        with pytest.raises(RegionCompileError, match=r"region 'mlp' .*tanh_backward"):
+            output.sum().backward()
 
 
 @pytest.mark.parametrize("op", ["aten.tanh.default", "aten.tanh_backward"])
@@ -175,7 +178,8 @@ def test_a_region_left_eager_among_compiled_ones(monkeypatch, op):
     break_inductor(monkeypatch, op)
     counters.clear()
     inputs = leaves()
-    with pytest.warns(RegionFallbackWarning, match=re.escape(op) + ".*runs eagerly") as warned:
+    warning = pytest.warns(RegionFallbackWarning, match=re.escape(op) + ".*runs eagerly")
+    with interpreting_regions(), warning as warned:
         actual = gradients(compiled(block, options={"on_region_error": "eager"}), inputs)
     torch.testing.assert_close(actual, gradients(block, inputs))
     assert len([w for w in warned if w.category is RegionFallbackWarning]) == 1

@@ -75,8 +75,10 @@ def test_a_node_follows_an_operand_that_moved_on():
 
 
 def test_a_plan_that_loses_a_node_is_an_error_that_names_it(monkeypatch):
+    schedule = partition.schedule
+
     def without_the_last(dag):
-        made = partition.schedule(dag)
+        made = schedule(dag)
         return partition.Schedule(made.steps[:-1], made.least_runs)
 
     monkeypatch.setattr(partition, "schedule", without_the_last)
@@ -85,8 +87,10 @@ def test_a_plan_that_loses_a_node_is_an_error_that_names_it(monkeypatch):
 
 
 def test_a_plan_that_has_a_node_twice_is_an_error_that_names_it(monkeypatch):
+    schedule = partition.schedule
+
     def with_the_first_twice(dag):
-        made = partition.schedule(dag)
+        made = schedule(dag)
         return partition.Schedule([made.steps[0], *made.steps], made.least_runs)
 
     monkeypatch.setattr(partition, "schedule", with_the_first_twice)

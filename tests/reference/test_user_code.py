@@ -170,7 +170,7 @@ def argument(edit):
 @pytest.mark.filterwarnings("ignore")
 def test_an_edit_is_never_answered_with_what_was_there_before():
     for edit, is_shown in EDITS.items():
-        for number, outcome in ((2.0, "miss"), (3.0, "miss"), (3.0, "hit"), (2.0, "hit")):
+        for number, outcome in ((2.0, "miss"), (3.0, "miss"), (2.0, "hit")):
             with edit(number) as program:
                 wanted = values(program, argument(edit))
                 if edit is decomposition:  # eager does not use it

@@ -152,7 +152,7 @@ def main() -> None:
     """Damage every file in every way, print a line for each kind of outcome, and what went wrong."""
     prepare()
     done = []
-    chosen = (one_of_each_kind, DAMAGES[:2]) if "--kinds" in sys.argv else (list, DAMAGES)
+    chosen = (one_of_each_kind, DAMAGES[:1]) if "--kinds" in sys.argv else (list, DAMAGES)
     for trial in trials(*chosen):
         done.append(trial)
         if "--json" in sys.argv:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections import Counter
-from unittest import mock
 
 import torch
 import torch.fx
-from torch._inductor.async_compile import AsyncCompile
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pytest_regional import BackendSpec, Capabilities
@@ -17,7 +15,7 @@ from pytest_regional._torch.aot_autograd import partition_function
 from pytest_regional._torch.dynamo import aot_autograd
 from pytest_regional._torch.fx_graphs import preserve_node_meta
 from pytest_regional.reference import FullInductor
-from pytest_regional.testing import kernels_not_built, regional
+from pytest_regional.testing import regional
 
 EAGER_RANDOM = {"fallback_random": True}
 
@@ -51,17 +49,6 @@ def harness(partitioner="default", change=None, **settings):
     with regional(BackendSpec("full", lambda: backend, Capabilities())) as made:
         made.backend_object = backend
         yield made
-
-
-@contextlib.contextmanager
-def kernels_do_nothing():
-    """Generate code that can run, without a C++ compiler: no kernel writes its result. For tests that read the code."""
-
-    def kernel(*_):
-        pass
-
-    with kernels_not_built(), mock.patch.object(AsyncCompile, "cpp_pybinding", return_value=kernel):
-        yield
 
 
 def traced(fn, *inputs, mode="fake"):

@@ -5,7 +5,8 @@ import torch
 
 from pytest_regional import CodeAssertionError
 from pytest_regional.reference import add_control_deps
-from tests.reference.full_inductor.backend import harness, kernels_do_nothing
+from tests.reference.full_inductor.backend import harness
+from tests.reference.kernels import kernels_do_nothing
 
 functional = torch.nn.functional
 

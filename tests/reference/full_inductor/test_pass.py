@@ -13,7 +13,8 @@ from pytest_regional._base.errors import RegionalValueError
 from pytest_regional.reference import FullInductor, NumericsWarning, full_inductor
 from pytest_regional.reference.full_inductor import FullInductorError, MissingValueError
 from pytest_regional.testing import kernels_not_built
-from tests.reference.full_inductor.backend import Backend, custom_op, kernels_do_nothing, ops, run, traced
+from tests.reference.full_inductor.backend import Backend, custom_op, ops, run, traced
+from tests.reference.kernels import kernels_do_nothing
 
 functional = torch.nn.functional
 

@@ -13,6 +13,7 @@ from pytest_regional._torch.dynamo import aot_autograd
 from pytest_regional._torch.fx_graphs import preserve_node_meta
 from pytest_regional.reference import add_control_deps, regional_inductor
 from pytest_regional.testing import regional
+from tests.reference.kernels import kernels_do_nothing
 
 Asked = Mapping[str, Sequence[str]]
 
@@ -51,6 +52,13 @@ def harness(**options: Any) -> Iterator[Any]:
     with regional(BackendSpec("ordered", lambda: backend, Capabilities()), **options) as made:
         made.ordered = backend
         yield made
+
+
+def code_with(made: Any, asked: Asked, program: Callable[..., Any], *inputs: Any) -> Any:
+    """Compile ``program`` with ``asked`` in force and return its code, whose kernels are not compiled."""
+    made.ordered.asked, made.ordered.added = asked, 0
+    with kernels_do_nothing():
+        return made.run(program, *inputs).code
 
 
 def run_with(made: Any, asked: Asked, program: Callable[..., Any], *inputs: Any) -> Any:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pytest_regional import region
-from tests.reference.ordering.compiled import harness, run_with
+from tests.reference.ordering.compiled import code_with, harness, run_with
 
 
 def independent(x, w):
@@ -23,11 +23,11 @@ def fused_in_the_graph(x, w, b):
 def test_an_op_that_inductor_fuses_in_the_graph_waits_with_what_it_became():
     with harness() as made:
         x, w, b = made.randn(8, 8), made.randn(8, 8), made.randn(8)
-        record = run_with(made, {"mm": ["cos"]}, fused_in_the_graph, x, w, b)
-        record.code.assert_order("aten.cos", "aten.addmm")
+        code = code_with(made, {"mm": ["cos"]}, fused_in_the_graph, x, w, b)
+        code.assert_order("aten.cos", "aten.addmm")
         made.restart()
-        record = run_with(made, {"cos": ["mm"]}, fused_in_the_graph, x, w, b)
-        record.code.assert_order("aten.addmm", "aten.cos")
+        code = code_with(made, {"cos": ["mm"]}, fused_in_the_graph, x, w, b)
+        code.assert_order("aten.addmm", "aten.cos")
 
 
 def merged(x, w, b):
@@ -39,10 +39,10 @@ def merged(x, w, b):
 def test_ops_that_another_has_to_run_between_are_not_merged():
     with harness() as made:
         x, w, b = made.randn(8, 8), made.randn(8, 8), made.randn(8)
-        run_with(made, {}, merged, x, w, b).code.assert_count("aten.addmm", 1)
+        code_with(made, {}, merged, x, w, b).assert_count("aten.addmm", 1)
         made.restart()
-        record = run_with(made, {"cos": ["mm"], "add": ["cos"]}, merged, x, w, b)
-        record.code.assert_order("aten.mm", "aten.cos", "aten.add")
+        code = code_with(made, {"cos": ["mm"], "add": ["cos"]}, merged, x, w, b)
+        code.assert_order("aten.mm", "aten.cos", "aten.add")
 
 
 def decomposed(x, w):
@@ -54,9 +54,9 @@ def decomposed(x, w):
 def test_an_op_that_is_decomposed_waits_and_is_waited_for_as_a_whole(op):
     with harness() as made:
         x, w = made.randn(8, 8), made.randn(8, 8)
-        run_with(made, {op: ["mm"]}, decomposed, x, w).code.assert_order("aten.mm", f"aten.{op}")
+        code_with(made, {op: ["mm"]}, decomposed, x, w).assert_order("aten.mm", f"aten.{op}")
         made.restart()
-        run_with(made, {"mm": [op]}, decomposed, x, w).code.assert_order(f"aten.{op}", "aten.mm")
+        code_with(made, {"mm": [op]}, decomposed, x, w).assert_order(f"aten.{op}", "aten.mm")
 
 
 def filled(x, w):
@@ -67,10 +67,10 @@ def filled(x, w):
 def test_the_constant_of_a_decomposed_op_is_not_what_waits():
     with harness() as made:
         x, w = made.randn(8, 8), made.randn(8, 8)
-        run_with(made, {}, filled, x, w).code.assert_fused("aten.gt", "aten.masked_fill")
+        code_with(made, {}, filled, x, w).assert_fused("aten.gt", "aten.masked_fill")
         made.restart()
-        record = run_with(made, {"masked_fill": ["gt"]}, filled, x, w)
-        record.code.assert_not_fused("aten.gt", "aten.masked_fill")
+        code = code_with(made, {"masked_fill": ["gt"]}, filled, x, w)
+        code.assert_not_fused("aten.gt", "aten.masked_fill")
 
 
 def scalars(x, w):
