@@ -122,7 +122,7 @@ def seed_for(test_id: str, seed: int = DEFAULT_SEED) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}:{test_id}".encode()).digest()[:4], "big")
 
 
-#: What stands for a secret.
+#: Shown in place of a secret.
 MASK = "***"
 
 # Up to the last "@": a password may hold what it should not, unescaped.

@@ -4,5 +4,5 @@
 * ``registry``: from a name to a specification; ``adapters``: the built-in backends, torch's and the reference.
 * ``ordering``: order edges in graphs, for tests of any backend.
 
-May import: ``reference`` (it is reached from nowhere else), ``_torch``, ``_base``.
+May import: ``reference`` (no other package may), ``_torch``, ``_base``.
 """

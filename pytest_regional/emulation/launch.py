@@ -534,7 +534,7 @@ def _called(function: Any, tree: ast.AST) -> Iterator[Any]:
 
 
 def _global(function: Any, node: ast.expr) -> Any:
-    """Return what a dotted name in a kernel stands for in its module, or None."""
+    """Return the object that a dotted name in a kernel names in its module, or None."""
     if isinstance(node, ast.Name):
         return function.fn.__globals__.get(node.id)
     if isinstance(node, ast.Attribute):

@@ -91,7 +91,7 @@ def _problem_of(item: pytest.Item, session: RegionalSession | None) -> str:
     """Return why ``item`` cannot be prepared, or an empty string; whatever is raised here would end the whole run."""
     try:
         _prepare_one(item, session)
-    except (RegionalValueError, LookupError, ValueError, ImportError, pytest.UsageError) as error:
+    except (LookupError, ValueError, ImportError, pytest.UsageError) as error:
         return f"{item.nodeid}: {error}"
     except Exception:  # noqa: BLE001 - becomes a usage error with its traceback
         return f"{item.nodeid}: pytest-regional could not read the test's marks\n{traceback.format_exc()}"

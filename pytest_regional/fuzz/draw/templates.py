@@ -664,7 +664,7 @@ def _chosen(builder: Builder, number: int, difference: Difference) -> Sequence[S
 
 
 def _runs(steps: Sequence[Step]) -> Iterator[list[Step]]:
-    """Yield the last steps of each stretch that stands in one region."""
+    """Yield the last steps of each stretch of steps in one region."""
     for region, run in itertools.groupby(steps, lambda step: step.region):
         last = list(run)[-LONGEST:]
         if region is not None and len(last) > 1 and any(step.results for step in last):

@@ -608,7 +608,7 @@ def operands_supplied(
         builder: a program under construction.
         operator: what the operands are for.
         references: for each operand, how many suitable values to go back from the newest; taken modulo.
-        scope: where the operator is to stand; what is made stands in its regions.
+        scope: where the operator is called; the steps that are made get its regions.
     """
     mark = len(builder.steps)
     regions = tuple(context for context in scope if isinstance(context, Region))
