@@ -97,7 +97,7 @@ class Clock:
 def listening_timed() -> Iterator[Clock]:
     """Count what the harness does while Inductor generates."""
     clock = Clock()
-    places = ((inductor, "_fused"), (inductor, "_extern"), (observer, "origins_of"))
+    places = ((inductor, "_fused"), (observer, "origins_of"))
     patches = [mock.patch.object(place, name, clock.timed(getattr(place, name))) for place, name in places]
     for patch in patches:
         patch.start()

@@ -26,6 +26,7 @@ import torch
 
 from bench.alarm_causes import cause_of
 from pytest_regional.backends.spec import PARTITIONERS
+from pytest_regional.fuzz.campaign import CAPTURE, partitioned
 from pytest_regional.fuzz.draw.graphs import random_program
 from pytest_regional.fuzz.findings.folder import (
     AnyFinding,
@@ -38,7 +39,6 @@ from pytest_regional.fuzz.findings.folder import (
 )
 from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.oracles import ORACLES, BadProgramError, CheckResult, OracleViolationError, check
-from pytest_regional.fuzz.programs import CAPTURE, partitioned
 from pytest_regional.fuzz.shrink import reduce_program
 from pytest_regional.harness.regional import Regional
 from pytest_regional.testing import regional

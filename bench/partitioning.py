@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import torch
 import torch.fx
+from torch.fx.passes.regional_inductor import _create_inductor_marked_regions
 
 from pytest_regional._torch.fx_graphs import preserve_node_meta
 from pytest_regional._torch.tracing import new_fake_mode
@@ -41,6 +42,16 @@ def seconds(cut: Callable[[torch.fx.GraphModule], object], size: int, run: int, 
             cut(gm)
         times.append(time.perf_counter() - begin)
     return times
+
+
+def torch_region_count(gm: torch.fx.GraphModule) -> int:
+    """Count the partitions that PyTorch's regional_inductor makes of ``gm``, which it rewrites (2.13, 2.15).
+
+    2.11 has the same function, but no region ids.
+    """
+    extracted = _create_inductor_marked_regions(gm)
+    extracted.graph.lint()
+    return sum(node.op == "call_module" for node in extracted.graph.nodes)
 
 
 def ours(gm: torch.fx.GraphModule) -> None:

@@ -72,17 +72,46 @@ def programs(
         ValueError: there are no such families, dtypes, capabilities, or numbers of steps or arguments; or no operator
             is left.
     """
+    if isinstance(families, str):
+        families = (families,)
     _check_programs(max_steps, max_arguments, families, dtypes)
     for name in without:
         if name not in DRAWN:
             raise ValueError(unknown_name("capability that programs need", name, DRAWN))
     # Custom operators import Dynamo when they are first called; Hypothesis would blame the example that does.
     torch.compiler.disable(lambda: None)
-    wanted = None if families is None else frozenset(_names(families))
+    wanted = None if families is None else frozenset(families)
     options = Options(wanted, training, regions, tuple(dtypes), dynamic, nonfinite, data_dependent, frozenset(without))
     if not table(options):
         raise ValueError(f"programs(): no operator of {', '.join(sorted(wanted or ()))} does without {sorted(without)}")
-    return _encodings(max_steps, max_arguments, options).map(lambda encoded: _decoded(encoded, options))
+    used = sorted({operator.family for operator in table(options)})
+    off = st.frozensets(st.sampled_from(used)) if len(used) > 1 else st.just(frozenset())
+    encodings = st.builds(
+        EncodedProgram,
+        st.lists(_bytes(ARGUMENT_BYTES).map(decode_argument), min_size=1, max_size=max_arguments).map(tuple),
+        _steps(max_steps),
+        st.lists(_steps(3), max_size=2).map(tuple),
+        st.builds(decode_plan, _bytes(PLAN_BYTES), st.one_of(st.just(frozenset()), off)),
+    )
+    return encodings.map(lambda encoded: _decoded(encoded, options))
+
+
+def _check_programs(
+    max_steps: int, max_arguments: int, families: Collection[str] | None, dtypes: Sequence[str]
+) -> None:
+    for name, number in (("max_steps", max_steps), ("max_arguments", max_arguments)):
+        if number < 1:
+            raise ValueError(f"programs({name}={number}): expected at least 1")
+    for family in families or ():
+        if family not in all_families():
+            raise ValueError(unknown_name("family of operators", family, all_families()))
+    if families is not None and not families:
+        raise ValueError("programs(families=()): there is nothing to draw; leave it out for all families")
+    for dtype in dtypes:
+        if dtype not in FLOATS:
+            raise ValueError(unknown_name("floating dtype", dtype, FLOATS))
+    if not dtypes:
+        raise ValueError(f"programs(dtypes=()): expected some of {', '.join(FLOATS)}")
 
 
 def _decoded(encoded: EncodedProgram, options: Options) -> Program:
@@ -98,40 +127,6 @@ def _decoded(encoded: EncodedProgram, options: Options) -> Program:
     if times is not None and waited > 0:
         times["generate:waiting for a processor: "] = times.get("generate:waiting for a processor: ", 0.0) - waited
     return program
-
-
-def _names(families: Collection[str] | str) -> Collection[str]:
-    return (families,) if isinstance(families, str) else families
-
-
-def _check_programs(
-    max_steps: int, max_arguments: int, families: Collection[str] | str | None, dtypes: Sequence[str]
-) -> None:
-    for name, number in (("max_steps", max_steps), ("max_arguments", max_arguments)):
-        if number < 1:
-            raise ValueError(f"programs({name}={number}): expected at least 1")
-    for family in _names(families) if families is not None else ():
-        if family not in all_families():
-            raise ValueError(unknown_name("family of operators", family, all_families()))
-    if families is not None and not families:
-        raise ValueError("programs(families=()): there is nothing to draw; leave it out for all families")
-    for dtype in dtypes:
-        if dtype not in FLOATS:
-            raise ValueError(unknown_name("floating dtype", dtype, FLOATS))
-    if not dtypes:
-        raise ValueError(f"programs(dtypes=()): expected some of {', '.join(FLOATS)}")
-
-
-def _encodings(max_steps: int, max_arguments: int, options: Options) -> st.SearchStrategy[EncodedProgram]:
-    used = sorted({operator.family for operator in table(options)})
-    off = st.frozensets(st.sampled_from(used)) if len(used) > 1 else st.just(frozenset())
-    return st.builds(
-        EncodedProgram,
-        st.lists(_bytes(ARGUMENT_BYTES).map(decode_argument), min_size=1, max_size=max_arguments).map(tuple),
-        _steps(max_steps),
-        st.lists(_steps(3), max_size=2).map(tuple),
-        st.builds(decode_plan, _bytes(PLAN_BYTES), st.one_of(st.just(frozenset()), off)),
-    )
 
 
 def _steps(most: int) -> st.SearchStrategy[tuple[EncodedStep, ...]]:

@@ -16,8 +16,7 @@ from hypothesis import HealthCheck, settings
 from pytest_regional._base.processes import cpu_seconds_of
 from pytest_regional._torch.dynamo import guards_untimed
 from pytest_regional._torch.process_state import structured_trace_off
-from pytest_regional.harness.kernel_store import VARIABLE, kernels_kept
-from pytest_regional.harness.kernel_store.files import chosen_folder
+from pytest_regional.harness.kernel_store import VARIABLE, chosen_folder, kernels_kept
 from tests import warm_process as processes
 from tests.redis_server import RunningRedis, free_port
 

@@ -19,7 +19,6 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.utils._pytree import tree_leaves
 
 from pytest_regional import BackendSpec, Capabilities, Support, declared, unsupported
-from pytest_regional._base.stash import TARGET
 from tests.splitting_backend import RefusedError
 
 #: What such a backend has; the others it has no part in. A trace loses channels-last strides (of ``roll``, say).
@@ -39,7 +38,7 @@ THERE = frozenset(
 )
 
 #: A test that names one of these says that it needs higher-order operators as well.
-_SAY_SO = ("nested_regions", "nested_region_options", "flex_attention", "outer_cache_of_functions")
+_SAY_SO = ("nested_regions", "nested_region_options", "flex_attention", "outer_cache_of_training")
 
 _named: set[str] = set()
 _running: list[pytest.Item] = []
@@ -50,9 +49,10 @@ _returned: list[torch.Tensor] = []
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Note what the test names."""
     _running[:] = [item]
-    target = item.stash.get(TARGET, None)
+    marks = [mark.kwargs for mark in item.iter_markers("regional_compile")]
+    names = next((mark["requires"] for mark in marks if "requires" in mark), ()) if marks else THERE
     _named.clear()
-    _named.update(target.mark.requires if target else THERE)
+    _named.update((names,) if isinstance(names, str) else names)
     if _named.intersection(_SAY_SO):
         _named.add("higher_order_operators")
 

@@ -39,8 +39,7 @@ CLAIMS = (
 
 def measure(rounds: int) -> list[Row]:
     """Take turns, as long as PyTorch has runs left."""
-    from bench.partitioning import ours, seconds
-    from pytest_regional._torch.inductor import torch_region_count
+    from bench.partitioning import ours, seconds, torch_region_count
 
     seconds(ours, 100, RUN, 1)
     seconds(torch_region_count, 100, RUN, 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -57,34 +57,26 @@ def differences(first: KeyTexts, second: KeyTexts) -> list[Difference]:
 
 def in_words(found: Sequence[Difference], most: int = 3, first: str = "it has", second: str = "this one") -> str:
     """Return differences in one line, of long texts the part that differs."""
-    said = [_in_words(one, first, second) for one in found[:most]]
+    said = []
+    for one in found[:most]:
+        number, texts = 0, (one.first or "", one.second or "")
+        if any("\n" in text for text in texts):
+            lines = zip_longest(texts[0].splitlines(), texts[1].splitlines(), fillvalue="")
+            number, texts = next((at, both) for at, both in enumerate(lines, 1) if both[0] != both[1])
+            texts = (texts[0].strip(), texts[1].strip())
+        if max(map(len, texts)) > _WIDE:
+            differ = (at for at, pair in enumerate(zip(*texts, strict=False)) if pair[0] != pair[1])
+            start = max(next(differ, 0) - _BEFORE, 0)
+            texts = (_window(texts[0], start), _window(texts[1], start))
+        where = f", line {number}" if number else ""
+        said.append(f"{one.name}{where}: {first} {texts[0] or 'nothing'}, {second} {texts[1] or 'nothing'}")
     if len(found) > most:
         said.append(f"and in {plural(len(found) - most, 'more entry')}")
     return "; ".join(said)
 
 
-def _in_words(one: Difference, first: str, second: str) -> str:
-    line, *texts = _where_they_differ(one.first or "", one.second or "")
-    shown = [text or "nothing" for text in texts]
-    return f"{one.name}{f', line {line}' if line else ''}: {first} {shown[0]}, {second} {shown[1]}"
-
-
 #: Characters of a text that are shown, and how many of them before the first one that differs.
 _WIDE, _BEFORE = 80, 20
-
-
-def _where_they_differ(first: str, second: str) -> tuple[int, str, str]:
-    """Return the number of the first line in which two texts differ (0: they are single lines), and what differs."""
-    number = 0
-    if "\n" in first + second:
-        lines = zip_longest(first.splitlines(), second.splitlines(), fillvalue="")
-        number, (first, second) = next((at, both) for at, both in enumerate(lines, 1) if both[0] != both[1])
-        first, second = first.strip(), second.strip()
-    if max(len(first), len(second)) > _WIDE:
-        letters = enumerate(zip(first, second, strict=False))
-        start = max(next((at for at, (one, other) in letters if one != other), 0) - _BEFORE, 0)
-        first, second = (_window(text, start) for text in (first, second))
-    return number, first, second
 
 
 def _window(text: str, start: int) -> str:
@@ -109,20 +101,18 @@ def keep_texts(folder: Path, key: str, texts: KeyTexts) -> None:
 
 def why_missed(folder: Path, texts: KeyTexts) -> str:
     """Return in which entries the key of a miss differs from the nearest stored one; empty where none is stored."""
-    found = min((differences(stored, texts) for stored in _stored(folder / KEYS)), key=len, default=None)
-    if found is None:
-        return ""
-    if not found:
-        return "the same key is stored: its result could not be used, or its guards on sizes do not hold"
-    return f"the nearest stored key differs in {in_words(found)}"
-
-
-def _stored(folder: Path) -> Iterator[KeyTexts]:
+    found = []
     with contextlib.suppress(OSError):
-        newest = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+        newest = sorted((folder / KEYS).glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
         for path in newest[:_MOST]:
             with contextlib.suppress(DocumentError):
-                yield read(path, dict[str, str], "key", most=_LARGEST)
+                found.append(differences(read(path, dict[str, str], "key", most=_LARGEST), texts))
+    if not found:
+        return ""
+    nearest = min(found, key=len)
+    if not nearest:
+        return "the same key is stored: its result could not be used, or its guards on sizes do not hold"
+    return f"the nearest stored key differs in {in_words(nearest)}"
 
 
 __all__ = ["KEYS", "CacheKey", "Difference", "KeyTexts", "differences", "in_words", "keep_texts", "why_missed"]

@@ -87,7 +87,12 @@ def loads(text: str) -> Any:
         raise DocumentError(f"is not JSON: {error}") from error
     except RecursionError:
         raise DocumentError("is nested too deeply") from None
-    _check_depth(data)
+    level = [data]
+    for _ in range(_DEPTH):
+        inside = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, (list, dict)))
+        level = [child for one in inside for child in one]
+    if level:
+        raise DocumentError("is nested too deeply")
     return _without_halves(data) if _HALF.search(text) else data
 
 
@@ -132,16 +137,6 @@ def _number(text: str) -> float:
 
 def _constant(text: str) -> NoReturn:
     raise DocumentError(f"holds {text}, which is not a number in JSON")
-
-
-def _check_depth(data: Any) -> None:
-    level = [data]
-    for _ in range(_DEPTH):
-        inside = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, (list, dict)))
-        level = [child for one in inside for child in one]
-        if not level:
-            return
-    raise DocumentError("is nested too deeply")
 
 
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")

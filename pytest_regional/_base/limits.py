@@ -52,37 +52,20 @@ LEAST_BYTES, MOST_BYTES = 64 * 2**20, 1024 * 2**40
 _TORCH_SAYS = "can't allocate memory"
 
 
-def bytes_of(text: str) -> int:
-    """Return the number of bytes that ``text`` names: ``4G``, ``500M``, ``1.5g``.
-
-    Raises:
-        ValueError: no such number, none above 0, or one that no address reaches.
-    """
-    found = re.fullmatch(r"\s*([\d.]+)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
-    if found is None:
-        raise ValueError(text)
-    number = float(found[1]) * _UNITS[found[2].upper()]
-    if not 1 <= number < 2**63:
-        raise ValueError(text)
-    return int(number)
-
-
 def memory_of(text: str) -> int:
-    """Return the bytes of a limit of memory, as people give it.
+    """Return the bytes of a limit of memory, as people give it: ``4G``, ``500M``, ``1.5g``.
 
     Raises:
         ValueError: no size, or none from :data:`LEAST_BYTES` to :data:`MOST_BYTES`; says what was expected.
     """
-    try:
-        size = bytes_of(text)
-    except ValueError:
-        size = 0
+    found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
+    size = float(found[1]) * _UNITS[found[2].upper()] if found else 0.0
     if not LEAST_BYTES <= size <= MOST_BYTES:
         raise ValueError(
             f"expected a size from {LEAST_BYTES // 2**20}M, which the smallest test takes, to "
             f"{MOST_BYTES // 2**40}T, such as 8G or 500M"
         )
-    return size
+    return int(size)
 
 
 @dataclass
@@ -91,7 +74,7 @@ class MemoryLimit:
 
     Attributes:
         most: bytes beyond what the process has when it begins; ``None`` for no limit.
-        before: soft and hard limit of the process that were there before.
+        before: soft and hard limit of the process.
     """
 
     most: int | None = None
@@ -100,7 +83,9 @@ class MemoryLimit:
     def begin(self) -> None:
         """Take effect, from what the process has now."""
         self.before = _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        wanted = _taken() + (self.most or 0)
+        status = _STATUS.read_text(encoding="utf-8", errors="replace")
+        found = re.search(r"^VmData:\s+(\d+) kB", status, re.MULTILINE)
+        wanted = (int(found[1]) * 1024 if found else 0) + (self.most or 0)
         if hard != resource.RLIM_INFINITY:
             wanted = min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
@@ -149,11 +134,6 @@ def memory_limit(most: int | None) -> Iterator[MemoryLimit]:
 _STATUS = Path("/proc/self/status")
 
 
-def _taken() -> int:
-    found = re.search(r"^VmData:\s+(\d+) kB", _STATUS.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
-    return int(found[1]) * 1024 if found else 0
-
-
 class RegionalTimeoutError(Failed):
     """A test or a program ran longer than it may; the message says by which limit, and holds the stacks of all threads.
 
@@ -172,14 +152,12 @@ class TimeLimit:
     Attributes:
         seconds: ``None`` for no limit.
         stderr: the file that the stacks of code which cannot be interrupted are written to.
-        phase: what is limited, as a message names it; empty for the call of a test.
         error: what was raised when the limit was reached.
         before: the processes that outlive it.
     """
 
     seconds: float | None = None
     stderr: int = 2
-    phase: str = ""
     error: RegionalTimeoutError | None = None
     before: set[processes.Identity] = field(default_factory=set)
 
@@ -210,11 +188,6 @@ class TimeLimit:
         faulthandler.cancel_dump_traceback_later()
         return signal.setitimer(signal.ITIMER_REAL, 0)[0]
 
-    def reached(self, frame: FrameType | None) -> RegionalTimeoutError:
-        """End what was started; return the error, which says where all threads are."""
-        phase = f" of {self.phase}" if self.phase else ""
-        return _ended(f"still running after --regional-timeout={self.seconds:g} seconds{phase}", self.before, frame)
-
 
 def _ended(said: str, before: set[processes.Identity], frame: FrameType | None) -> RegionalTimeoutError:
     running = processes.started_after(before)
@@ -238,12 +211,14 @@ def time_limit(seconds: float | None, stderr: int = 2, phase: str = "") -> Itera
     if seconds is None or not usable:
         yield TimeLimit()
         return
-    limit = TimeLimit(seconds, stderr, phase)
+    limit = TimeLimit(seconds, stderr)
     limit.spare_processes()
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
         # The alarm of the grace stays set: what catches this error and goes on ends then.
-        limit.error = limit.reached(frame)
+        of_phase = f" of {phase}" if phase else ""
+        said = f"still running after --regional-timeout={seconds:g} seconds{of_phase}"
+        limit.error = _ended(said, limit.before, frame)
         raise limit.error
 
     previous = signal.signal(signal.SIGALRM, interrupt)
@@ -292,33 +267,33 @@ def cpu_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, previous)
 
 
-class Interrupts:
-    """While the context lasts, remember that an interrupt came, besides raising :class:`KeyboardInterrupt`.
+@contextlib.contextmanager
+def noted_interrupts(*, raised: bool) -> Iterator[list[int]]:
+    """Add each interrupt to the list that is yielded, and raise it as well (``raised``); or only add the first one.
 
-    Outside of the main thread, where no signal arrives, it does nothing.
+    With ``raised=False`` a second interrupt is raised as usual, and nothing is noted where interrupts are handled in
+    another way already. Outside of the main thread, where no signal arrives, it does nothing.
 
-    Attributes:
-        came: whether one came.
+    Args:
+        raised: whether each interrupt is raised; else the first one is only added to the list.
     """
+    came: list[int] = []
 
-    def __init__(self) -> None:
-        self.came = False
-        self._in_main_thread = threading.current_thread() is threading.main_thread()
+    def note(signum: int, frame: FrameType | None) -> None:
+        came.append(signum)
+        if raised:
+            raise KeyboardInterrupt
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    def __enter__(self) -> Interrupts:
-        """Begin."""
-        if self._in_main_thread:
-            self._previous = signal.signal(signal.SIGINT, self._interrupt)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        """Restore the earlier handler."""
-        if self._in_main_thread:
-            signal.signal(signal.SIGINT, self._previous)
-
-    def _interrupt(self, signum: int, frame: FrameType | None) -> None:
-        self.came = True
-        raise KeyboardInterrupt
+    main = threading.current_thread() is threading.main_thread()
+    if not main or (not raised and signal.getsignal(signal.SIGINT) is not signal.default_int_handler):
+        yield came
+        return
+    previous = signal.signal(signal.SIGINT, note)
+    try:
+        yield came
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 _BUDGET_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -350,18 +325,16 @@ class Budget:
         cleaned = text.strip().lower()
         if cleaned in PROFILES:
             return PROFILES[cleaned]
-        match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([smh]?)", cleaned)
-        if match is None or ("." in match[1] and not match[2]):
-            raise _no_budget(text)
-        number = float(match[1])
-        if match[2]:
-            seconds = number * _BUDGET_UNITS[match[2]]
-            if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
-                raise _no_budget(text)
+        match = re.fullmatch(r"([0-9]{1,12})|([0-9]{1,12}(?:\.[0-9]{1,9})?)([smh])", cleaned)
+        if match is not None and match[1] and 1 <= int(match[1]) <= MOST_EXAMPLES:
+            return cls(examples=int(match[1]))
+        seconds = float(match[2]) * _BUDGET_UNITS[match[3]] if match is not None and match[2] else 0.0
+        if LEAST_SECONDS <= seconds <= MOST_SECONDS:
             return cls(seconds=seconds)
-        if not 1 <= number <= MOST_EXAMPLES:
-            raise _no_budget(text)
-        return cls(examples=int(number))
+        raise RegionalValueError(
+            f"{shown(text)!r} is no budget: give a number of programs (500), a time (30s, 10m, 2h), or a profile "
+            f"({', '.join(PROFILES)}); from 1 to {MOST_EXAMPLES} programs, from {LEAST_SECONDS:g}s to a year"
+        )
 
     def share(self, number: int, shards: int) -> Budget:
         """Return the part of shard ``number`` of ``shards`` that run at the same time."""
@@ -386,16 +359,6 @@ class Budget:
 
 #: Budgets by name: what a pull request can wait for, and what a night has time for.
 PROFILES = {"ci": Budget(examples=25, fixed=True), "nightly": Budget(seconds=1800.0)}
-
-
-_EXPECTED = (
-    f"give a number of programs (500), a time (30s, 10m, 2h), or a profile ({', '.join(PROFILES)}); "
-    f"from 1 to {MOST_EXAMPLES} programs, from {LEAST_SECONDS:g}s to a year"
-)
-
-
-def _no_budget(text: str) -> RegionalValueError:
-    return RegionalValueError(f"{shown(text)!r} is no budget: {_EXPECTED}")
 
 
 #: What comes last in a budget of time may still take so long: a finding that is not made small is hard to read.
@@ -442,16 +405,13 @@ def crash_marker(findings: Path, name: str) -> Path:
 
 def crash_markers(findings: Path, since: float = 0.0) -> list[Path]:
     """Return the markers of processes that ended, written after ``since``, in seconds since the epoch."""
-    markers = sorted((findings / MARKERS).glob("*.json"))
-    return [one for one in markers if one.is_file() and one.stat().st_mtime >= since and not _is_alive(one)]
-
-
-def _is_alive(marker: Path) -> bool:
-    process = marker.stem.rpartition("-")[2]
-    try:
-        os.kill(int(process), 0)
-    except (OverflowError, ProcessLookupError, ValueError):  # no process has this number
-        return False
-    except PermissionError:
-        return True
-    return True
+    found = []
+    for marker in sorted((findings / MARKERS).glob("*.json")):
+        if marker.is_file() and marker.stat().st_mtime >= since:
+            try:
+                os.kill(int(marker.stem.rpartition("-")[2]), 0)
+            except PermissionError:
+                continue  # another user's
+            except (OverflowError, ProcessLookupError, ValueError):  # no process has this number
+                found.append(marker)
+    return found

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -85,15 +85,12 @@ def end(numbers: Iterable[int]) -> list[int]:
 
     A compiler that is killed alone would leave what it started running: ``g++`` its ``cc1plus``, a script its programs.
     """
-    return [number for number in numbers if _end(number)]
-
-
-def environment_of(number: int) -> dict[str, str]:
-    """Return the environment that a process began with; empty where that cannot be seen."""
-    with contextlib.suppress(OSError):
-        text = Path(f"/proc/{number}/environ").read_text(encoding="utf-8", errors="replace")
-        return dict(variable.split("=", 1) for variable in text.split("\0") if "=" in variable)
-    return {}
+    ended = []
+    for number in numbers:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
+            ended.append(number)
+    return ended
 
 
 def catches(number: int, signum: int) -> bool:
@@ -149,13 +146,6 @@ def _below(number: int, but: Callable[[int], bool] = lambda _: False) -> list[Pr
             else:
                 found.append(process)
     return found
-
-
-def _end(number: int) -> bool:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(number, signal.SIGKILL)
-        return True
-    return False
 
 
 def _processes() -> Iterator[Process]:
@@ -215,14 +205,17 @@ def is_of_inductors_pool(number: int) -> bool:
 
 
 class ForkedProcesses:
-    """Takes from each forked process what is not for it, from now until :meth:`put_back`.
-
-    Args:
-        config: of the process that runs tests, or of a worker of pytest-xdist.
-    """
+    """Takes from each forked process what is not for it, from now until :meth:`put_back`."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self._pipes = tuple(_pipes_of_a_worker(config))
+        # The files through which a worker talks with its controller: private attributes of execnet (2.1). Where they
+        # are not found, a worker that dies is noticed when all processes that it forked have ended.
+        self._pipes: list[int] = []
+        for plugin in config.pluginmanager.get_plugins() if hasattr(config, "workerinput") else ():
+            io = getattr(getattr(getattr(plugin, "channel", None), "gateway", None), "_io", None)
+            for name in ("infile", "outfile"):
+                with contextlib.suppress(OSError, ValueError, AttributeError):
+                    self._pipes.append(getattr(io, name).fileno())
         _ACTIVE.append(self)
 
     def put_back(self) -> None:
@@ -231,31 +224,15 @@ class ForkedProcesses:
 
     def forget(self) -> None:
         """Let go, in a forked process, of what is its parent's."""
-        faulthandler.cancel_dump_traceback_later = _nothing
-        faulthandler.dump_traceback_later = _nothing
+        # They wait for a thread that is in the parent alone (CPython 3.10 to 3.14).
+        faulthandler.cancel_dump_traceback_later = lambda: None
+        faulthandler.dump_traceback_later = lambda *arguments, **keywords: None
         for pipe in self._pipes:
             # The number stays taken: the copy of execnet closes it when it is collected.
             with contextlib.suppress(OSError):
                 nowhere = os.open(os.devnull, os.O_RDWR)
                 os.dup2(nowhere, pipe, inheritable=False)
                 os.close(nowhere)
-
-
-def _nothing(*arguments: Any, **keywords: Any) -> None:
-    """Stand for a function that waits for a thread which is in the parent alone (CPython 3.10 to 3.14)."""
-
-
-def _pipes_of_a_worker(config: pytest.Config) -> Iterator[int]:
-    """Yield the files through which a worker talks with its controller: private attributes of execnet (2.1).
-
-    Where they are not found, a worker that dies is noticed when all processes that it forked have ended.
-    """
-    for plugin in config.pluginmanager.get_plugins() if hasattr(config, "workerinput") else ():
-        io = getattr(getattr(getattr(plugin, "channel", None), "gateway", None), "_io", None)
-        for end in (getattr(io, "infile", None), getattr(io, "outfile", None)):
-            if end is not None:
-                with contextlib.suppress(OSError, ValueError, AttributeError):
-                    yield end.fileno()
 
 
 _ACTIVE: list[ForkedProcesses] = []
@@ -296,36 +273,20 @@ def write_when_asked() -> None:
 
 
 def of_threads(interrupted: FrameType | None) -> str:
-    """Return the stacks of this process's threads.
-
-    Args:
-        interrupted: the frame in which the main thread was interrupted.
-    """
+    """Return the stacks of this process's threads; the main one was interrupted in the frame ``interrupted``."""
     main = threading.main_thread()
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = {identity: frame for identity, frame in sys._current_frames().items() if identity != main.ident}
     stacks = [
         (names.get(identity, str(identity)), traceback.extract_stack(frame)) for identity, frame in frames.items()
     ]
-    own = traceback.extract_stack(interrupted)
-    shown = [f"Thread {main.name}:\n{_lines(_from_the_test(own))}"]
     stacks.sort(key=lambda stack: _is_of_a_runner([frame.filename for frame in stack[1]]))
-    shown += [f"Thread {name}:\n{_lines(stack)}" for name, stack in stacks]
-    return "\n".join(shown)
-
-
-def _lines(stack: Sequence[traceback.FrameSummary]) -> str:
-    return "".join(traceback.format_list(list(stack)))
-
-
-def _from_the_test(stack: Sequence[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
-    """Return ``stack`` without the frames that lead to a test; the whole where all of it is of who runs tests."""
-    last = max((index for index, frame in enumerate(stack) if _is_pytests_call(frame)), default=-1)
-    return list(stack[last + 1 :] or stack)
-
-
-def _is_pytests_call(frame: traceback.FrameSummary) -> bool:
-    return frame.name in _PYTESTS_CALLS and "_pytest" in frame.filename
+    own = traceback.extract_stack(interrupted)
+    calls = [place for place, one in enumerate(own, 1) if one.name in _PYTESTS_CALLS and "_pytest" in one.filename]
+    # Without the frames that lead to a test; the whole where all of it is of who runs tests.
+    from_the_test = own[calls[-1] :] if calls else []
+    shown = [(main.name, from_the_test or own), *stacks]
+    return "\n".join(f"Thread {name}:\n{''.join(traceback.format_list(list(stack)))}" for name, stack in shown)
 
 
 def _is_of_a_runner(files: Sequence[str]) -> bool:
@@ -337,16 +298,19 @@ def _is_of_a_runner(files: Sequence[str]) -> bool:
 def of_processes(numbers: Sequence[int]) -> str:
     """Return the stacks of those processes that can be asked."""
     until = time.monotonic() + ANSWER_SECONDS
-    return "".join(_stacks(number, until) for number in numbers)
-
-
-def _stacks(number: int, until: float) -> str:
-    environment = environment_of(number)
-    path = environment.get(VARIABLE)
-    if path is not None and Path(path).exists() and catches(number, signal.SIGUSR1):
-        text = _asked(number, Path(path), until)
-        return f"Process {number} (most recent call first):\n{text}" if text else f"Process {number} does not answer\n"
-    return ""
+    shown = []
+    for number in numbers:
+        path = None
+        with contextlib.suppress(OSError):
+            # What the process began with.
+            environment = Path(f"/proc/{number}/environ").read_text(encoding="utf-8", errors="replace").split("\0")
+            path = next((one.partition("=")[2] for one in environment if one.startswith(f"{VARIABLE}=")), None)
+        if path is not None and Path(path).exists() and catches(number, signal.SIGUSR1):
+            text = _asked(number, Path(path), until)
+            shown.append(
+                f"Process {number} (most recent call first):\n{text}" if text else f"Process {number} does not answer\n"
+            )
+    return "".join(shown)
 
 
 def _asked(number: int, path: Path, until: float) -> str:
@@ -368,8 +332,13 @@ def _asked(number: int, path: Path, until: float) -> str:
 def ordered(dump: str) -> str:
     """Return what ``faulthandler`` wrote: the thread of the test first, without what leads to it, runners' last."""
     threads = [text for text in re.split(r"^(?=Thread |Current thread )", dump, flags=re.MULTILINE) if text.strip()]
-    threads.sort(key=_rank)
-    return "".join(_without_runners(text).rstrip("\n") + "\n" for text in threads)
+    shown = []
+    for thread in sorted(threads, key=_rank):
+        header, *lines = thread.rstrip("\n").split("\n")
+        own = [index for index, line in enumerate(lines, 1) if not _RUNNERS.search(line)]
+        # Without the frames at its outer end that are the runners', unless it has no others.
+        shown.append("\n".join([header, *(lines[: own[-1]] if own else lines)]) + "\n")
+    return "".join(shown)
 
 
 def _rank(thread: str) -> int:
@@ -377,15 +346,3 @@ def _rank(thread: str) -> int:
     if any(file.endswith("/harness/_child.py") for file in files):
         return 0
     return 2 if _is_of_a_runner(files) else 1
-
-
-def _without_runners(thread: str) -> str:
-    """Return the stack without the frames at its outer end that are the runners', unless it has no others."""
-    header, *lines = thread.rstrip("\n").split("\n")
-    kept = list(_without_outer(lines))
-    return "\n".join([header, *(kept or lines)])
-
-
-def _without_outer(lines: Sequence[str]) -> Iterator[str]:
-    own = [index for index, line in enumerate(lines) if not _RUNNERS.search(line)]
-    yield from lines[: own[-1] + 1] if own else ()

@@ -12,7 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from pytest_regional.backends.spec import BackendSpec
     from pytest_regional.fuzz.fuzz_test import FuzzTest
-    from pytest_regional.harness.observe.graph_drawing import GraphDrawer
+    from pytest_regional.harness.observe.listeners import GraphDrawer
     from pytest_regional.harness.regional import Regional
     from pytest_regional.plugin.marks import CompileMark
     from pytest_regional.plugin.session import RegionalSession

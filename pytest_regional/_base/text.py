@@ -68,6 +68,12 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
 
 
+def fenced(text: str, language: str = "") -> str:
+    """Return ``text`` as a code block of Markdown, in a fence that is longer than any in it."""
+    ticks = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", text)), 3)
+    return f"{ticks}{language}\n{text}\n{ticks}"
+
+
 def printable(text: str) -> str:
     """Return ``text`` with escapes for what a terminal obeys or no encoding has; ends of lines and tabs stay."""
     return "".join(char if char in "\n\t" or char.isprintable() else repr(char)[1:-1] for char in text)

@@ -110,9 +110,7 @@ def symbol(module: str, name: str) -> Any:
 
 
 def _missing(name: str) -> MissingTorchSymbolError:
-    import torch
-
     return MissingTorchSymbolError(
-        f"{name} does not exist in torch {torch.__version__}; pytest-regional is tested with torch "
+        f"{name} does not exist in torch {installed_version()}; pytest-regional is tested with torch "
         f"{tested_versions()}. Install one of them, or a newer pytest-regional."
     )

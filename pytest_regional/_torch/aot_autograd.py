@@ -23,11 +23,7 @@ def bundled_callable() -> Any:
 
 
 def compiler_like(original: Any, compiler: Callable[..., Any]) -> Any:
-    """Return ``compiler`` with the type of ``original`` that AOTAutograd checks for.
-
-    AOTAutograd caches only results of a ``SerializableAOTDispatchCompiler`` (2.11 to 2.15), so its wrapper must be one,
-    too.
-    """
+    """Return ``compiler`` with the type of ``original`` that AOTAutograd checks for (see above)."""
     serializable = serializable_compiler_class()
     if isinstance(original, serializable):
         return serializable(original.output_code_ty, compiler)
@@ -36,9 +32,8 @@ def compiler_like(original: Any, compiler: Callable[..., Any]) -> Any:
 
 def partition_function(name: str) -> Callable[..., Any]:
     """Return AOTAutograd's ``default`` or ``min_cut`` partitioner (``functorch.compile``, 2.11 to 2.15)."""
-    functions = {"default": "default_partition", "min_cut": "min_cut_rematerialization_partition"}
-    function: Callable[..., Any] = symbol("functorch.compile", functions[name])
-    return function
+    names = {"default": "default_partition", "min_cut": "min_cut_rematerialization_partition"}
+    return symbol("functorch.compile", names[name])
 
 
 def autograd_number(node: Any) -> int | None:
@@ -71,18 +66,9 @@ def annotate_like(node: Any, forward: Any) -> None:
     node.meta["custom"] = {**node.meta.get("custom", {}), ANNOTATION: forward.meta["custom"][ANNOTATION]}
 
 
-#: Our key: partitioners copy ``meta`` into the backward (2.11 to 2.15).
-_OF_OUTER_VALUE = "regional_gradient_of_outer_value"
-
-
-def mark_gradient_of_outer_value(gradient_sum: Any) -> None:
-    """Mark a sum of gradients as the gradient of a value from outside the region."""
-    gradient_sum.meta[_OF_OUTER_VALUE] = True
-
-
-def is_gradient_of_outer_value(gradient_sum: Any) -> bool:
-    """Return whether :func:`mark_gradient_of_outer_value` was called for the sum."""
-    return bool(gradient_sum.meta.get(_OF_OUTER_VALUE, False))
+def _metadata() -> Any:
+    """Return AOTAutograd's metadata of the graph it compiles (``TracingContext.fw_metadata``, 2.11 to 2.15)."""
+    return getattr(ambient_context(), "fw_metadata", None)
 
 
 def donate_nothing() -> None:
@@ -122,16 +108,13 @@ def buffer_donation(may_be_donated: Callable[[int], bool]) -> Iterator[Sequence[
         metadata.bw_donated_idxs = donated
 
 
-_DONATION = {"find": PatchPoint("torch._functorch._aot_autograd.graph_compile", "collect_bw_donated_buffer_idxs")}
-
-
 def without_donation() -> contextlib.AbstractContextManager[None]:
-    """Make AOTAutograd find nothing to donate.
+    """Make AOTAutograd find nothing to donate (2.11 to 2.15).
 
-    ``torch._functorch._aot_autograd.graph_compile.collect_bw_donated_buffer_idxs`` (2.11 to 2.15) collects them. The
-    setting ``donated_buffer=False`` is not enough: the backward reads it again when it runs.
+    The setting ``donated_buffer=False`` is not enough: the backward reads it again when it runs.
     """
-    return patched(_DONATION, {"find": lambda original: lambda *graphs: []})
+    point = PatchPoint("torch._functorch._aot_autograd.graph_compile", "collect_bw_donated_buffer_idxs")
+    return patched({"find": point}, {"find": lambda original: lambda *graphs: []})
 
 
 def backward_keeps_graph() -> bool:
@@ -142,18 +125,6 @@ def backward_keeps_graph() -> bool:
     return bool(symbol("torch._C._autograd", "_get_current_graph_task_keep_graph")())
 
 
-def _metadata() -> Any:
-    """Return AOTAutograd's metadata of the graph it compiles (``TracingContext.fw_metadata``, 2.11 to 2.15)."""
-    return getattr(ambient_context(), "fw_metadata", None)
-
-
-_ENGINE = {
-    # torch.autograd.backward and grad call this once their arguments are checked (2.11 to 2.15). torch.compiler
-    # replaces it in the same way for its own tracing.
-    "engine": PatchPoint("torch.autograd", "_engine_run_backward"),
-}
-
-
 def backwards_inside(
     context: Callable[[], contextlib.AbstractContextManager[Any]],
 ) -> contextlib.AbstractContextManager[None]:
@@ -162,25 +133,21 @@ def backwards_inside(
     A Python mode is disabled while it handles a function, and so for all of a backward that it sees start. It would
     miss what that backward recomputes (checkpointing).
     """
+    # torch.autograd.backward and grad call this once their arguments are checked (2.11 to 2.15). torch.compiler
+    # replaces it in the same way for its own tracing.
+    engine = PatchPoint("torch.autograd", "_engine_run_backward")
 
     def run(original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         with context():
             return original(*arguments, **options)
 
-    return wrapped(_ENGINE, {"engine": run})
-
-
-def serializable_compiler(output_type: type, compiler: Callable[..., Any]) -> Any:
-    """``SerializableAOTDispatchCompiler``: a compiler whose results AOTAutograd can cache (2.11 to 2.15)."""
-    return serializable_compiler_class()(output_type, compiler)
+    return wrapped({"engine": engine}, {"engine": run})
 
 
 def with_serialization(compiled: Callable[..., Any], entry: Callable[[], Any]) -> Callable[..., Any]:
     """``SerializableCompiledFunction``: a compiled function that returns its cache entry (2.11 to 2.15)."""
-    wrapped: Callable[..., Any] = symbol(
-        "torch._functorch._aot_autograd.runtime_wrappers", "SerializableCompiledFunction"
-    )(compiled, entry)
-    return wrapped
+    module = "torch._functorch._aot_autograd.runtime_wrappers"
+    return symbol(module, "SerializableCompiledFunction")(compiled, entry)
 
 
 def effect_token_count() -> int:
@@ -194,13 +161,13 @@ def user_output_count() -> int | None:
     Saved values for the backward follow them. ``compile_fx`` counts from the end of the mutated inputs. It never sees
     effect tokens, which come first, so they are counted here (``fw_metadata``, 2.11 to 2.15).
     """
-    metadata = getattr(ambient_context(), "fw_metadata", None)
+    metadata = _metadata()
     return None if metadata is None else len(metadata.tokens) + int(metadata.num_outputs)
 
 
 def outputs_before_the_users() -> int:
     """Count the outputs of a forward graph that are mutated inputs (``num_mutated_inp_runtime_indices``)."""
-    metadata = getattr(ambient_context(), "fw_metadata", None)
+    metadata = _metadata()
     return 0 if metadata is None else int(metadata.num_mutated_inp_runtime_indices)
 
 

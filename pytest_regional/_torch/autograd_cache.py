@@ -25,7 +25,7 @@ from pytest_regional._torch.compile_phases import logged
 from pytest_regional._torch.config import FUNCTORCH, INDUCTOR, dynamo_config, functorch_config, inductor_config
 from pytest_regional._torch.dynamo import counters
 from pytest_regional._torch.fx_graphs import is_graph_module
-from pytest_regional._torch.patching import COMPILE_STAGES, PatchPoint, patched_stages, wrapped
+from pytest_regional._torch.patching import COMPILE_STAGES, AnsweredError, PatchPoint, patched_stages, wrapped
 from pytest_regional._torch.tracing import compile_lock, size_hint, storage_key
 
 
@@ -68,11 +68,13 @@ _MODULE = "torch._functorch._aot_autograd.autograd_cache"
 
 
 class UncacheableGraphError(RegionalError):
-    """PyTorch makes no key for this graph; the message is its reason."""
+    """PyTorch makes no key for this graph; the message is its reason.
 
+    Attributes:
+        failed: whether the key computation failed with an error that is no refusal; the message says which, and where.
+    """
 
-class KeyFailedError(UncacheableGraphError):
-    """PyTorch's key computation failed with an error that is no refusal; the message says which, and where."""
+    failed = False
 
 
 @dataclass(frozen=True)
@@ -87,11 +89,22 @@ class GraphLookup:
     def key(self) -> str:
         """Return PyTorch's key of graph, inputs and settings; it includes no annotations and no custom pass.
 
+        Pre-grad passes and their timing are kept out of it; our key includes them separately.
+        ``autograd_function_apply`` is allowed: Dynamo lifts the closure of such a function into inputs of the graph, so
+        its bodies are in the key like any other part.
+
         Raises:
-            UncacheableGraphError: PyTorch does not cache such a graph.
-            KeyFailedError: PyTorch's key computation failed on something in the graph, without a refusal.
+            UncacheableGraphError: PyTorch does not cache such a graph, or its key computation failed.
         """
-        with _key_settings():
+        settings: dict[str, Any] = {"pre_grad_custom_pass": None}
+        if hasattr(inductor_config(), "pre_grad_pass_timing"):
+            settings["pre_grad_pass_timing"] = "default"
+        with (
+            inductor_config().patch(settings),
+            functorch_config().patch(
+                autograd_cache_allow_custom_autograd_functions=True, bypass_autograd_cache_key=False
+            ),
+        ):
             return self.pytorchs_key()
 
     def pytorchs_key(self) -> str:
@@ -101,26 +114,35 @@ class GraphLookup:
         graphs (``sanitize_gm_for_cache``).
 
         Raises:
-            UncacheableGraphError: PyTorch does not cache such a graph.
-            KeyFailedError: PyTorch's key computation failed on something in the graph, without a refusal.
+            UncacheableGraphError: PyTorch does not cache such a graph, or its key computation failed.
         """
-        compute, refusals = COMPILE_STAGES["aot_key"].current(), _refusals()
+        compute = COMPILE_STAGES["aot_key"].current()
+        # What PyTorch raises for a graph that it does not cache, always with a message (2.11 to 2.15).
+        refusals = symbol(_MODULE, "BypassAOTAutogradCache"), symbol("torch._inductor.codecache", "BypassFxGraphCache")
         self._check_bodies(refusals)
         extra: tuple[Any, ...] = self._rest
         sanitized: AbstractContextManager[Any] = contextlib.nullcontext()
         if _is_first_generation():
             extra = (dict(zip(("cudagraphs", "boxed_forward_device_index"), self._rest, strict=False)),)
             sanitized = symbol(_MODULE, "sanitize_gm_for_cache")(self.graph)
+        # Dynamo gives each compile a name, which does not affect the result and would prevent every hit
+        # (``caching_precompile``, 2.11 to 2.15).
+        nameless = self._aot_config
+        if getattr(nameless, "precompile_backend_id", None) is not None:
+            nameless = dataclasses.replace(nameless, precompile_backend_id=None)
         with _without_backend_id(self.graph), sanitized:
             try:
-                key, _ = compute(self.graph, self.inputs, self._nameless_config(), *extra)
+                key, _ = compute(self.graph, self.inputs, nameless, *extra)
             except refusals as error:
                 raise UncacheableGraphError(str(error)) from error
             except Exception as error:
-                raise KeyFailedError(
+                frame = traceback.extract_tb(error.__traceback__)[-1]
+                failure = UncacheableGraphError(
                     f"PyTorch failed while it computed its key of the graph: {type(error).__name__}: {error} "
-                    f"({_place(error)})"
-                ) from error
+                    f"(in {frame.name}, {frame.filename}:{frame.lineno})"
+                )
+                failure.failed = True
+                raise failure from error
         return str(key)
 
     def _check_bodies(self, refusals: tuple[type[Exception], ...]) -> None:
@@ -171,18 +193,8 @@ class GraphLookup:
             if len(positions) > 1:
                 overlapping(self._aot_config, self.inputs, positions)
 
-    def _nameless_config(self) -> Any:
-        """Return the config without the name that Dynamo gives each compile (``caching_precompile``).
-
-        The name does not affect the result, and would prevent every hit (``precompile_backend_id``, 2.11 to 2.15).
-        """
-        if getattr(self._aot_config, "precompile_backend_id", None) is None:
-            return self._aot_config
-        return dataclasses.replace(self._aot_config, precompile_backend_id=None)
-
     def _symbolic_sizes(self) -> list[Any]:
-        sizes: list[Any] = cache_class()._filter_backed_symints(self.inputs)
-        return sizes
+        return cache_class()._filter_backed_symints(self.inputs)
 
     def _answer(self, compiled: Any, key: str | None) -> Any:
         """Return the value for ``try_load``; a miss with a key makes AOTAutograd offer the result for saving."""
@@ -251,14 +263,29 @@ def answering(gm: Any, lookup: Callable[[GraphLookup], Answer], save: Callable[[
         else:
             original(key, entry, remote)
 
-    with compile_lock(), _saving_settings(), patched_stages({"aot_lookup": try_load, "aot_save": our_save}):
+    # AOTAutograd has to look up every graph, and to offer whole results, backward included, before anything runs.
+    saving = functorch_config().patch(
+        enable_autograd_cache=True,
+        bundled_autograd_cache=True,
+        force_non_lazy_backward_lowering=True,
+        autograd_cache_allow_custom_autograd_functions=True,
+    )
+    with compile_lock(), saving, patched_stages({"aot_lookup": try_load, "aot_save": our_save}):
         yield
 
 
 def looked_up(mod: Any, args: list[Any], aot_config: Any, *rest: Any, **named: Any) -> GraphLookup:
-    """Return what ``AOTAutogradCache.try_load`` is asked; the graph may be in a ``GmWrapper`` (2.11 to 2.15)."""
+    """Return what ``AOTAutogradCache.try_load`` is asked; the graph may be in a ``GmWrapper`` (2.11 to 2.15).
+
+    What follows the AOT config in the arguments of the key function are, of those of ``try_load``: in 2.11
+    ``(cudagraphs, device index, local, remote)`` the first two, in 2.13 ``(extra, local, remote, ...)`` the first, in
+    2.15 the same with ``act_input_paths`` behind.
+    """
     graph = mod.gm if isinstance(mod, symbol("torch._dynamo.utils", "GmWrapper")) else mod
-    return GraphLookup(graph, args, aot_config, _key_arguments(rest, named))
+    if _is_first_generation():
+        return GraphLookup(graph, args, aot_config, tuple(rest[:2]))
+    paths = named.get("act_input_paths", rest[3] if len(rest) > 3 else None)
+    return GraphLookup(graph, args, aot_config, (rest[0],) if paths is None else (rest[0], paths))
 
 
 def cache_class() -> Any:
@@ -315,58 +342,6 @@ def all_ranks_agree(found: bool) -> bool:
     return bool(symbol(_MODULE, "sync_cache_decision_cross_ranks")(found)) and found
 
 
-@contextlib.contextmanager
-def _key_settings() -> Iterator[None]:
-    """Keep pre-grad passes and their timing out of PyTorch's key; our key includes them separately.
-
-    ``autograd_function_apply`` is allowed: Dynamo lifts the closure of such a function into inputs of the graph, so its
-    bodies are in the key like any other part.
-    """
-    settings: dict[str, Any] = {"pre_grad_custom_pass": None}
-    if hasattr(inductor_config(), "pre_grad_pass_timing"):
-        settings["pre_grad_pass_timing"] = "default"
-    with (
-        inductor_config().patch(settings),
-        functorch_config().patch(autograd_cache_allow_custom_autograd_functions=True, bypass_autograd_cache_key=False),
-    ):
-        yield
-
-
-@contextlib.contextmanager
-def _saving_settings() -> Iterator[None]:
-    """Make AOTAutograd look up every graph, and offer whole results, backward included, before anything runs."""
-    with functorch_config().patch(
-        enable_autograd_cache=True,
-        bundled_autograd_cache=True,
-        force_non_lazy_backward_lowering=True,
-        autograd_cache_allow_custom_autograd_functions=True,
-    ):
-        yield
-
-
-def _refusals() -> tuple[type[Exception], ...]:
-    """Return what PyTorch raises for a graph that it does not cache, always with a message (2.11 to 2.15)."""
-    return (symbol(_MODULE, "BypassAOTAutogradCache"), symbol("torch._inductor.codecache", "BypassFxGraphCache"))
-
-
-def _place(error: Exception) -> str:
-    """Return where ``error`` was raised."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"in {frame.name}, {frame.filename}:{frame.lineno}"
-
-
-def _key_arguments(rest: Sequence[Any], named: dict[str, Any]) -> tuple[Any, ...]:
-    """Return what follows the AOT config in the key function's arguments.
-
-    Positions of ``try_load``: 2.11 ``(cudagraphs, device index, local, remote)``, 2.13 ``(extra, local, remote, ...)``,
-    2.15 the same with ``act_input_paths`` behind, which enters the key.
-    """
-    if _is_first_generation():
-        return tuple(rest[:2])
-    paths = named.get("act_input_paths", rest[3] if len(rest) > 3 else None)
-    return (rest[0],) if paths is None else (rest[0], paths)
-
-
 def _is_first_generation() -> bool:
     """Return whether ``try_load`` returns only the callable and notes its key in the config (2.11)."""
     return not _has("create_fx_config")
@@ -375,8 +350,6 @@ def _is_first_generation() -> bool:
 def _has(name: str) -> bool:
     return hasattr(private_module(_MODULE), name)
 
-
-_HASH = {"hash": PatchPoint(f"{_MODULE}:AOTAutogradCachePickler", "get_hash")}
 
 #: Attributes that are settings; those of AOTAutograd are a pickle of this process.
 _SETTINGS = {
@@ -396,13 +369,10 @@ def pytorchs_texts(compute: Callable[[], str]) -> dict[str, str]:
             texts.update(_texts(details, pickler))
         return original(pickler, details)
 
-    with compile_lock(), wrapped(_HASH, {"hash": hashed}):
+    point = PatchPoint(f"{_MODULE}:AOTAutogradCachePickler", "get_hash")
+    with compile_lock(), wrapped({"hash": point}, {"hash": hashed}):
         compute()
     return texts
-
-
-class _AskedError(RegionalError):
-    """AOTAutograd has looked the graph up; raised instead of compiling it."""
 
 
 def pytorchs_key(backend: Callable[..., Any], gm: Any, example_inputs: Sequence[Any]) -> CacheKey:
@@ -418,9 +388,9 @@ def pytorchs_key(backend: Callable[..., Any], gm: Any, example_inputs: Sequence[
             found.append(CacheKey(question.pytorchs_key(), "", pytorchs_texts(question.pytorchs_key)))
         except UncacheableGraphError as error:
             found.append(CacheKey("", " ".join(str(error).split())))
-        raise _AskedError
+        raise AnsweredError
 
-    with patched_stages({"aot_lookup": lookup}), contextlib.suppress(_AskedError):
+    with patched_stages({"aot_lookup": lookup}), contextlib.suppress(AnsweredError):
         backend(gm, example_inputs)
     return found[0] if found else CacheKey("", "AOTAutograd looks up no cache for it")
 
@@ -437,7 +407,8 @@ def _texts(details: Any, pickler: Any) -> Iterator[tuple[str, str]]:
             for index, one in enumerate(value):
                 yield from ((f"input {index}{what}", text) for what, text in _input(one))
         elif name == "aot_config":
-            yield from ((f"{name}[{index}]", _text(one)) for index, one in enumerate(_reduced(value, pickler)))
+            reduced = pickler.dispatch_table[type(value)](value)[1]
+            yield from ((f"{name}[{index}]", _text(one)) for index, one in enumerate(reduced))
         elif isinstance(value, Mapping):
             yield from ((f"{name}[{key}]", _text(one)) for key, one in value.items())
         else:
@@ -479,12 +450,6 @@ def _input(value: Any) -> Iterator[tuple[str, str]]:
     for name in ("device_mesh", "placements"):  # of a DTensor
         if hasattr(value, name):
             yield f", {name}", str(getattr(value, name))
-
-
-def _reduced(config: Any, pickler: Any) -> Sequence[Any]:
-    """Return what the key has of AOTAutograd's configuration."""
-    reduced: Sequence[Any] = pickler.dispatch_table[type(config)](config)[1]
-    return reduced
 
 
 def _text(value: Any) -> str:

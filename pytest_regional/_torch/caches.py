@@ -21,9 +21,6 @@ def clear_inductor_caches() -> None:
     symbol("torch._inductor.utils", "clear_caches")()
 
 
-_AUTOGRAD_CACHE = "torch._functorch._aot_autograd.autograd_cache"
-
-
 def _portable_artifacts() -> Any:
     return symbol("torch.compiler._cache", "CacheArtifactManager")
 
@@ -35,7 +32,8 @@ def record_portable(key: str, content: bytes) -> None:
     to 2.15). Equal entries are recorded once. A type of our own would have to be registered wherever artifacts are
     loaded: PyTorch refuses all artifacts if it does not know the type of one.
     """
-    artifact_type = symbol(_AUTOGRAD_CACHE, "AOTAutogradCacheArtifact").type()
+    module = "torch._functorch._aot_autograd.autograd_cache"
+    artifact_type = symbol(module, "AOTAutogradCacheArtifact").type()
     _portable_artifacts().record_artifact(artifact_type, key, content)
 
 
@@ -84,18 +82,17 @@ def code_files(artifact: Any) -> tuple[CodeFile, ...]:
 def code_files_of_entry(entry: Any) -> tuple[CodeFile, ...]:
     """Return the code files of an entry of AOTAutograd's cache.
 
-    ``CompiledFxGraph.source_code`` and ``cache_key`` (2.11 to 2.15) name the source. The libraries are those whose
-    functions are in its module, each with Inductor's ``key``. Other output code brings its own files.
+    ``CompiledFxGraph.source_code``, ``cache_key`` and ``get_path`` (2.11 to 2.15) name the source. The libraries are
+    those whose functions are in its module, each with Inductor's ``key``. Other output code brings its own files.
     """
     results = [part.result for part in (entry.compiled_fw, entry.compiled_bw) if part is not None]
     graphs = [result for result in results if isinstance(result, compiled_fx_graph())]
+    path_of = symbol(_CODECACHE, "get_path")
     sources = [
-        CodeFile(_below_cache_dir(_source_path(graph.cache_key)), graph.source_code.encode()) for graph in graphs
+        CodeFile(_below_cache_dir(str(path_of(graph.cache_key, "py")[2])), graph.source_code.encode())
+        for graph in graphs
     ]
     return *sources, *(library for graph in graphs for library in _libraries(graph.cache_key))
-
-
-_LIBRARIES = {"load": PatchPoint("torch._inductor.codecache:CppPythonBindingsCodeCache", "load_async", static=True)}
 
 
 @contextlib.contextmanager
@@ -107,22 +104,18 @@ def libraries_at_hand(files: Mapping[str, CodeFile]) -> Iterator[None]:
     (``CppPythonBindingsCodeCache.load_async``, 2.11 to 2.15, whose first argument is the source). Contexts nest:
     regions of a graph are loaded while the graph is.
     """
+    point = PatchPoint("torch._inductor.codecache:CppPythonBindingsCodeCache", "load_async", static=True)
     paths = {file.source: (path, file.library) for path, file in files.items() if file.source}
 
     def load_async(original: Callable[..., Any], main_code: str, *args: Any, **kwargs: Any) -> Any:
         found = paths.get(_digest(main_code.encode()))
         if found is None:
             return original(main_code, *args, **kwargs)
-        cache = _LIBRARIES["load"].container()
+        cache = point.container()
         return lambda: cache._load_library(*found)
 
-    with compile_lock(), wrapped(_LIBRARIES, {"load": load_async}):
+    with compile_lock(), wrapped({"load": point}, {"load": load_async}):
         yield
-
-
-def _source_path(key: str) -> str:
-    """``torch._inductor.codecache.get_path`` (2.11 to 2.15)."""
-    return str(symbol(_CODECACHE, "get_path")(key, "py")[2])
 
 
 def _below_cache_dir(path: str) -> str:
@@ -137,22 +130,16 @@ def _libraries(key: str) -> Iterator[CodeFile]:
         functions = vars(module).values() if getattr(module, "key", None) == key else ()
         for library in (getattr(function, "__self__", None) for function in functions):
             path, name = getattr(library, "__file__", None), getattr(library, "key", "")
-            file = _existing(path) if path and name not in seen else None
-            if name and file:
+            if not path or not name or name in seen:
+                continue
+            # It may be gone from where it was loaded, or replaced by another of that name.
+            candidates = inductor_cache_dir() / _below_cache_dir(path), Path(path)
+            file = next((file for file in candidates if file.is_file()), None)
+            if file is not None:
                 seen.add(name)
-                yield CodeFile(_below_cache_dir(str(file)), file.read_bytes(), name, _source_digest(file))
-
-
-def _existing(path: str) -> Path | None:
-    """Return the file of a library; it may be gone from where it was loaded, or replaced by another of that name."""
-    candidates = inductor_cache_dir() / _below_cache_dir(path), Path(path)
-    return next((file for file in candidates if file.is_file()), None)
-
-
-def _source_digest(library: Path) -> str:
-    """Return the digest of a library's source, which Inductor keeps next to it; empty if missing."""
-    source = library.with_suffix(".cpp")
-    return _digest(source.read_bytes()) if source.is_file() else ""
+                source = file.with_suffix(".cpp")  # Inductor keeps it next to the library
+                digest = _digest(source.read_bytes()) if source.is_file() else ""
+                yield CodeFile(_below_cache_dir(str(file)), file.read_bytes(), name, digest)
 
 
 def _digest(content: bytes) -> str:

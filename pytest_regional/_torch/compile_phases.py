@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, NamedTuple
 
 from pytest_regional._base.errors import RegionalValueError
@@ -112,9 +111,14 @@ _CALLS = {
 _PHASE_OF_CALL = {name: "aot_autograd" if name in ("aot_capture", "aot_compile") else "cache" for name in _CALLS}
 
 
+def _calls_here() -> dict[str, PatchPoint]:
+    """Return the :data:`_CALLS` that the installed torch has."""
+    return {name: point for name, point in _CALLS.items() if not missing({name: point})}
+
+
 @dataclass
 class _Step:
-    """A step that runs: its name, phase and what is compiled; without a phase its time is not counted."""
+    """A step that runs, and what it compiles; without a phase its time is not counted."""
 
     name: str
     phase: str
@@ -144,8 +148,7 @@ class PhaseClock:
         if missing(_LOGGED):
             yield
             return
-        lost = missing(_CALLS)
-        points = {name: point for name, point in _CALLS.items() if f"{point.module}.{point.path}" not in lost}
+        points = _calls_here()
         calls = {name: self._wrapper(name) for name in points}
         with wrapped({**_LOGGED, **points}, {"begin": self._begin, "end": self._end, **calls}):
             yield
@@ -188,8 +191,7 @@ class PhaseClock:
     def _stack(self) -> list[_Step]:
         if not hasattr(self._local, "stack"):
             self._local.stack = []
-        stack: list[_Step] = self._local.stack
-        return stack
+        return self._local.stack
 
     def _enter(self, name: str, phase: str, what: str) -> _Step:
         self._count()
@@ -213,28 +215,26 @@ class PhaseClock:
         self._local.since = now
 
 
-@cache
 def unmeasured() -> frozenset[str]:
     """Return the phases that the installed torch does not log whole, so that their time is counted as another's."""
     if missing(_LOGGED):
         return frozenset(PHASES)
-    lost = {event.phase for name, event in _EVENTS.items() if event.needed and not _logs(event.module, name)}
-    points = set(missing(_CALLS))
-    lost |= {_PHASE_OF_CALL[name] for name, point in _CALLS.items() if f"{point.module}.{point.path}" in points}
-    return frozenset(lost & set(PHASES))
-
-
-def _logs(module: str, name: str) -> bool:
-    try:
-        return f'"{name}"' in inspect.getsource(private_module(module))
-    except (MissingTorchSymbolError, OSError):
-        return False
+    here = _calls_here()
+    lost = {_PHASE_OF_CALL[name] for name in _CALLS if name not in here}
+    for name, event in _EVENTS.items():
+        if event.needed:
+            try:
+                is_logged = f'"{name}"' in inspect.getsource(private_module(event.module))
+            except (MissingTorchSymbolError, OSError):
+                is_logged = False
+            lost |= set() if is_logged else {event.phase}
+    return frozenset(lost)
 
 
 def logged(name: str) -> contextlib.AbstractContextManager[Any]:
-    """Log a step of a backend as PyTorch logs its own: ``regional.cache`` or ``regional.passes``.
+    """Log a step of a backend in PyTorch's traces, as it logs its own: ``dynamo_timed`` (2.11 to 2.15).
 
-    This is ``torch._dynamo.utils.dynamo_timed`` (2.11 to 2.15), so the step is also in PyTorch's own traces.
+    Args:
+        name: ``regional.cache`` or ``regional.passes``.
     """
-    step: contextlib.AbstractContextManager[Any] = symbol("torch._dynamo.utils", "dynamo_timed")(name)
-    return step
+    return symbol("torch._dynamo.utils", "dynamo_timed")(name)

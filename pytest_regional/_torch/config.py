@@ -23,7 +23,9 @@ def pre_grad_custom_passes() -> tuple[Any, ...]:
     return tuple(passes) if isinstance(passes, (list, tuple)) else (passes,)
 
 
-INDUCTOR, DYNAMO, FUNCTORCH = "torch._inductor.config", "torch._dynamo.config", "torch._functorch.config"
+INDUCTOR = "torch._inductor.config"
+DYNAMO = "torch._dynamo.config"
+FUNCTORCH = "torch._functorch.config"
 CONFIG_MODULES = (INDUCTOR, DYNAMO, FUNCTORCH)
 
 #: Configuration modules that may not be imported yet.
@@ -46,8 +48,7 @@ def config_module(name: str) -> Any:
 
 def config_values(name: str) -> dict[str, Any]:
     """Return a snapshot of every setting of configuration module ``name``, containers copied."""
-    values: dict[str, Any] = config_module(name).get_config_copy()
-    return values
+    return config_module(name).get_config_copy()
 
 
 def _unset() -> Any:
@@ -129,37 +130,24 @@ def config_names(name: str) -> frozenset[str]:
     return frozenset(config_module(name)._config)
 
 
-def inductor_config_names() -> frozenset[str]:
-    """Return the names of Inductor's settings."""
-    return config_names(INDUCTOR)
-
-
-def inductor_config_is_switch(name: str) -> bool:
-    """Return whether Inductor's setting ``name`` is declared as plain ``bool`` (2.11 to 2.15)."""
-    return inductor_config()._config[name].value_type is bool
-
-
 def inductor_config() -> Any:
-    """``torch._inductor.config``, the configuration module (2.11 to 2.15)."""
-    return private_module("torch._inductor.config")
+    """Return Inductor's configuration module."""
+    return private_module(INDUCTOR)
 
 
 def functorch_config() -> Any:
-    """``torch._functorch.config``, AOTAutograd's configuration module (2.11 to 2.15)."""
-    return private_module("torch._functorch.config")
+    """Return AOTAutograd's configuration module."""
+    return private_module(FUNCTORCH)
 
 
 def dynamo_config() -> Any:
-    """``torch._dynamo.config``, Dynamo's configuration module (2.11 to 2.15)."""
-    return private_module("torch._dynamo.config")
+    """Return Dynamo's configuration module."""
+    return private_module(DYNAMO)
 
 
 def inductor_config_type(name: str) -> Any:
-    """Return the declared type of a setting, ``config.get_type`` (2.11 to 2.15)."""
+    """Return the declared type of a setting of Inductor, ``config.get_type`` (2.11 to 2.15)."""
     return inductor_config().get_type(name)
-
-
-_FLOATS = {"floats": PatchPoint("torch._functorch._aot_autograd.graph_compile", "tensorify_python_scalars")}
 
 
 @contextlib.contextmanager
@@ -173,21 +161,17 @@ def region_compile_settings(configs: Mapping[str, Any], name: str) -> Iterator[N
     Dynamo would compile the program again for each value.
     """
     functorch = functorch_config()
+    floats = {"floats": PatchPoint("torch._functorch._aot_autograd.graph_compile", "tensorify_python_scalars")}
+    named_in_logs = getattr(private_module("torch.fx.traceback"), "_set_regional_inductor_subgraph_name", None)
     with contextlib.ExitStack() as stack:
         stack.enter_context(inductor_config().patch(dict(configs)))
         if hasattr(functorch, "remat_using_tags_for_fwd_loss_bwd_graph"):
             stack.enter_context(functorch.patch(remat_using_tags_for_fwd_loss_bwd_graph=False))
-        stack.enter_context(_named_in_logs(name))
-        if not missing(_FLOATS):
-            stack.enter_context(wrapped(_FLOATS, {"floats": lambda *_: None}))
+        if named_in_logs is not None:
+            stack.enter_context(named_in_logs(name))
+        if not missing(floats):
+            stack.enter_context(wrapped(floats, {"floats": lambda *_: None}))
         yield
-
-
-def _named_in_logs(name: str) -> AbstractContextManager[Any]:
-    import torch.fx.traceback
-
-    setter = getattr(torch.fx.traceback, "_set_regional_inductor_subgraph_name", None)
-    return contextlib.nullcontext() if setter is None else setter(name)
 
 
 def global_state() -> dict[str, Any]:
@@ -195,8 +179,7 @@ def global_state() -> dict[str, Any]:
 
     Grad mode, autocast, default dtype, threads, determinism, precision.
     """
-    state: dict[str, Any] = symbol("torch._C._dynamo.guards", "GlobalStateGuard")().__getstate__()
-    return state
+    return symbol("torch._C._dynamo.guards", "GlobalStateGuard")().__getstate__()
 
 
 def compile_state() -> dict[str, Any]:
@@ -217,8 +200,7 @@ def force_autograd_cache() -> bool:
 
 def without_cse() -> AbstractContextManager[Any]:
     """Switch ``torch._functorch.config.cse`` off, which the min-cut partitioner reads (2.11 to 2.15)."""
-    manager: AbstractContextManager[Any] = functorch_config().patch(cse=False)
-    return manager
+    return functorch_config().patch(cse=False)
 
 
 def without_states_of_checkpoints() -> AbstractContextManager[Any]:
@@ -227,8 +209,7 @@ def without_states_of_checkpoints() -> AbstractContextManager[Any]:
     With it, draws that a checkpoint repeats on a GPU get generators that are seeded once, from the generator of the
     CPU: with one seed, the next call draws other numbers. Without it, the forward hands over the state that it drew in.
     """
-    manager: AbstractContextManager[Any] = functorch_config().patch(graphsafe_rng_functionalization=False)
-    return manager
+    return functorch_config().patch(graphsafe_rng_functionalization=False)
 
 
 def random_numbers_are_functional() -> bool:
@@ -262,8 +243,7 @@ def configured_pre_grad_timing() -> object:
     return getattr(inductor_config(), "pre_grad_pass_timing", "default")
 
 
-@contextlib.contextmanager
-def training_artifacts() -> Iterator[None]:
+def training_artifacts() -> AbstractContextManager[Any]:
     """Let ``standalone_compile`` make artifacts that train and contain the user's autograd functions.
 
     ``force_non_lazy_backward_lowering`` compiles the backward before anything is saved; without it 2.11 fails to save
@@ -271,10 +251,9 @@ def training_artifacts() -> Iterator[None]:
     PyTorch refuses to cache by default because such a function may close over Python state. Dynamo lifts that state
     into inputs of the graph, so its graphs have none (``torch._functorch.config``, 2.11 to 2.15).
     """
-    with functorch_config().patch(
+    return functorch_config().patch(
         force_non_lazy_backward_lowering=True, autograd_cache_allow_custom_autograd_functions=True
-    ):
-        yield
+    )
 
 
 def remote_cache_settings() -> tuple[bool | None, bool | None]:
@@ -283,10 +262,7 @@ def remote_cache_settings() -> tuple[bool | None, bool | None]:
     ``torch._functorch.config`` and ``torch._inductor.config`` (2.11 to 2.15). Outside Meta, PyTorch treats ``None`` as
     off, even if a Redis host is named.
     """
-    return (
-        functorch_config().enable_remote_autograd_cache,
-        inductor_config().fx_graph_remote_cache,
-    )
+    return functorch_config().enable_remote_autograd_cache, inductor_config().fx_graph_remote_cache
 
 
 def backward_lowered_at_once() -> AbstractContextManager[Any]:
@@ -294,8 +270,7 @@ def backward_lowered_at_once() -> AbstractContextManager[Any]:
 
     ``torch._functorch.config.force_non_lazy_backward_lowering`` (2.11 to 2.15).
     """
-    manager: AbstractContextManager[Any] = functorch_config().patch(force_non_lazy_backward_lowering=True)
-    return manager
+    return functorch_config().patch(force_non_lazy_backward_lowering=True)
 
 
 def inductor_settings_now(names: Sequence[str]) -> dict[str, Any]:
@@ -304,50 +279,25 @@ def inductor_settings_now(names: Sequence[str]) -> dict[str, Any]:
     return {name: getattr(config, name) for name in names if name in config._config}
 
 
-def forced_autograd_cache() -> contextlib.AbstractContextManager[Any]:
+def forced_autograd_cache() -> AbstractContextManager[Any]:
     """Let AOTAutograd's cache store whole results of any backend whose results can be stored (2.11 to 2.15)."""
-    manager: contextlib.AbstractContextManager[Any] = functorch_config().patch(
-        force_autograd_cache=True, bundled_autograd_cache=True
-    )
-    return manager
+    return functorch_config().patch(force_autograd_cache=True, bundled_autograd_cache=True)
 
 
-def recompiles_allowed(number: int) -> contextlib.AbstractContextManager[Any]:
+def recompiles_allowed(number: int) -> AbstractContextManager[Any]:
     """Let Dynamo compile one function ``number`` times before it gives up (``recompile_limit``, 2.11 to 2.15)."""
-    manager: contextlib.AbstractContextManager[Any] = dynamo_config().patch(recompile_limit=number)
-    return manager
+    return dynamo_config().patch(recompile_limit=number)
 
 
-def settings_for_emulation() -> dict[str, Any]:
-    """Return Inductor's settings for generating code for a device that is not present.
+def settings_for_emulation() -> AbstractContextManager[Any]:
+    """Hold Inductor's settings for generating code for a device that is not present.
 
     Kernels are compiled in this process and never benchmarked; names as in 2.11 to 2.15.
     """
-    return {"compile_threads": 1, "triton.autotune_at_compile_time": False}
+    return inductor_config().patch({"compile_threads": 1, "triton.autotune_at_compile_time": False})
 
 
-def inductor_setting(name: str) -> Any:
-    """Return Inductor's setting ``name``, dotted where nested (2.11 to 2.15)."""
-    return getattr(inductor_config(), name)
-
-
-def _compiler_config() -> Any:
-    return private_module("torch.compiler.config")
-
-
-def cache_tag() -> str:
-    """Return ``torch.compiler.config.cache_key_tag``, which is part of all of PyTorch's cache keys."""
-    return str(_compiler_config().cache_key_tag)
-
-
-@contextlib.contextmanager
-def cache_tagged(tag: str) -> Iterator[None]:
-    """Add ``tag`` to ``torch.compiler.config.cache_key_tag`` (2.11 to 2.15)."""
-    with _compiler_config().patch(cache_key_tag=f"{cache_tag()}{tag}"):
-        yield
-
-
-def inductor_settings(values: Mapping[str, Any]) -> AbstractContextManager[Any]:
-    """Hold settings of Inductor (``config.patch``, 2.11 to 2.15)."""
-    manager: AbstractContextManager[Any] = inductor_config().patch(dict(values))
-    return manager
+def cache_tagged(tag: str) -> AbstractContextManager[Any]:
+    """Add ``tag`` to ``torch.compiler.config.cache_key_tag``, part of all of PyTorch's cache keys (2.11 to 2.15)."""
+    config = private_module("torch.compiler.config")
+    return config.patch(cache_key_tag=f"{config.cache_key_tag}{tag}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_regional._torch import symbol
-from pytest_regional._torch.patching import PatchPoint, patched, wrapped
+from pytest_regional._torch.patching import AnsweredError, PatchPoint, patched, wrapped
 
 
 def cpp_compiler() -> tuple[str, str]:
@@ -61,16 +61,14 @@ def cpu_capability_override() -> str:
 #: Runs one command line in a directory, and returns when its output exists. It raises the compiler's errors.
 Run = Callable[[str, str], None]
 
-_COMPILER = {
-    # `run_compile_cmd` calls it with the command line and its working directory for all compiles of kernels, wrappers
-    # and headers (2.11 to 2.15). That function's timing of compiles stays in effect.
-    "run": PatchPoint("torch._inductor.cpp_builder", "_run_compile_cmd"),
-}
-
 
 def compiling_with(run: Callable[[Run, str, str], None]) -> contextlib.AbstractContextManager[None]:
-    """Call ``run(original, command, folder)`` for each run of the compiler in this process."""
-    return wrapped(_COMPILER, {"run": lambda original, *args, **kwargs: run(original, *args, **kwargs)})
+    """Call ``run(original, command, folder)`` for each run of the compiler in this process.
+
+    ``run_compile_cmd`` calls ``_run_compile_cmd`` with the command line and its working directory for all compiles of
+    kernels, wrappers and headers (2.11 to 2.15). That function's timing of compiles stays in effect.
+    """
+    return wrapped({"run": PatchPoint("torch._inductor.cpp_builder", "_run_compile_cmd")}, {"run": run})
 
 
 def torch_headers() -> Path:
@@ -86,8 +84,6 @@ _FOLDERS = {
     "headers": PatchPoint("torch._inductor.codecache", "_HEADER_DIR"),
     "locks": PatchPoint("torch._inductor.codecache", "_HEADER_LOCK_DIR"),
 }
-
-_ENDINGS = (".gch", ".pch")  # GCC's, Clang's
 
 
 def default_headers_folder() -> Path:
@@ -126,11 +122,9 @@ def headers_kept_in(folder: Path) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def no_headers() -> Iterator[None]:
+def no_headers() -> contextlib.AbstractContextManager[None]:
     """Make Inductor compile without precompiled headers, three times slower; no cache key changes."""
-    with wrapped(_HEADER, {"header": lambda *_args, **_kwargs: None}):
-        yield
+    return wrapped(_HEADER, {"header": lambda *_args, **_kwargs: None})
 
 
 @functools.cache
@@ -140,7 +134,8 @@ def _paths(folder: Path) -> dict[Any, str]:
 
 
 def _translations(header: str) -> list[str]:
-    return [header + ending for ending in _ENDINGS if os.path.exists(header + ending)]
+    """Return what GCC, or Clang, made of a header, if it has."""
+    return [header + ending for ending in (".gch", ".pch") if os.path.exists(header + ending)]
 
 
 _PROCESSOR_CHECK = {
@@ -150,10 +145,6 @@ _PROCESSOR_CHECK = {
     "write": PatchPoint("torch._inductor.codecache", "write"),
     "locks": PatchPoint("torch._inductor.codecache", "get_lock_dir"),
 }
-
-
-class _LoadedBeforeError(Exception):
-    """Ends a check whose answer is known."""
 
 
 @contextlib.contextmanager
@@ -173,7 +164,7 @@ def processor_checked_in(folder: Path) -> Iterator[None]:
         checking.folder, checking.loaded = str(folder), None
         try:
             works = original(*args)
-        except _LoadedBeforeError:
+        except AnsweredError:
             return True
         finally:
             checking.folder = None
@@ -190,7 +181,7 @@ def processor_checked_in(folder: Path) -> Iterator[None]:
         checking.loaded = Path(f"{path}.loaded")
         with contextlib.suppress(OSError):
             if instructions and checking.loaded.read_bytes() == instructions:
-                raise _LoadedBeforeError
+                raise AnsweredError
         return key, path
 
     def locks(original: Callable[[], str]) -> str:

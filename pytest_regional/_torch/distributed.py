@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import torch.distributed as dist
+
 from pytest_regional._torch import private_module, symbol, torch_version
 from pytest_regional._torch.fx_graphs import is_graph_module
 
@@ -21,14 +23,7 @@ def group_name(group: Any) -> str:
 
 def has_distributed() -> bool:
     """Return whether this torch was built with ``torch.distributed``."""
-    import torch.distributed
-
-    return bool(torch.distributed.is_available())
-
-
-def fake_store() -> Any:
-    """Return the store of the ``fake`` backend; importing its module registers the backend (2.11 to 2.15)."""
-    return symbol("torch.testing._internal.distributed.fake_pg", "FakeStore")()
+    return bool(dist.is_available())
 
 
 def functionalize_collectives(gm: Any) -> bool:
@@ -53,13 +48,12 @@ def process_groups() -> tuple[Any, ...]:
 
 def destroy_process_groups(but: tuple[Any, ...]) -> None:
     """Destroy all process groups except for ``but``."""
-    destroy = symbol("torch.distributed", "destroy_process_group")
     if not but:
-        destroy()
+        dist.destroy_process_group()
         return
     for group in process_groups():
         if group not in but:
-            destroy(group)
+            dist.destroy_process_group(group)
 
 
 def groups_named_in(gm: Any) -> dict[str, str]:
@@ -90,15 +84,15 @@ def fake_process_group(world_size: int = 8, rank: int = 0) -> Iterator[Any]:
         ValueError: a rank that is not in the world.
         RuntimeError: a process group exists already, or this torch was built without distributed.
     """
-    import torch.distributed as dist
-
     if not 0 <= rank < world_size:
         raise ValueError(f"rank must be in 0..{world_size - 1} for world_size={world_size}, not {rank}")
     if not dist.is_available():
         raise RuntimeError("this torch was built without torch.distributed")
     if dist.is_initialized():
         raise RuntimeError("a process group is initialised already: destroy it before a fake one starts")
-    dist.init_process_group(backend="fake", store=fake_store(), rank=rank, world_size=world_size)
+    # Importing its module registers the backend (2.11 to 2.15).
+    store = symbol("torch.testing._internal.distributed.fake_pg", "FakeStore")()
+    dist.init_process_group(backend="fake", store=store, rank=rank, world_size=world_size)
     try:
         yield dist.group.WORLD
     finally:

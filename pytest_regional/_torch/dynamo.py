@@ -8,12 +8,12 @@ import re
 import threading
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from pytest_regional._torch import symbol
 from pytest_regional._torch.aot_autograd import bundled_callable, partition_function, serializable_compiler_class
 from pytest_regional._torch.config import dynamo_config
+from pytest_regional._torch.fx_graphs import preserve_node_meta
 from pytest_regional._torch.patching import COMPILE_STAGES, PatchPoint, patched, wrapped
 from pytest_regional._torch.tracing import ambient_context, fake_mode_of, new_fake_mode, tracing
 
@@ -25,14 +25,12 @@ def counters() -> Any:
 
 def aot_counters() -> Mapping[str, int]:
     """Return Dynamo's live ``aot_autograd`` counters (2.11 to 2.15)."""
-    found: Mapping[str, int] = counters()["aot_autograd"]
-    return found
+    return counters()["aot_autograd"]
 
 
 def cache_reasons(outcome: str) -> Mapping[str, int]:
     """Return why backends' own caches were bypassed (``bypass``), or missed (``miss``), from Dynamo's counters."""
-    reasons: Mapping[str, int] = counters()[f"regional_cache_{outcome}"]
-    return reasons
+    return counters()[f"regional_cache_{outcome}"]
 
 
 def regional_fallbacks() -> int:
@@ -70,25 +68,13 @@ def clear_compile_counters() -> None:
     symbol("torch._inductor.metrics", "reset")()
 
 
-def mark_unbacked(tensor: Any, dimension: int) -> None:
-    """``torch._dynamo.decorators.mark_unbacked``: compile for any size of ``dimension`` (2.11 to 2.15)."""
-    symbol("torch._dynamo.decorators", "mark_unbacked")(tensor, dimension)
-
-
 def at_dynamo_reset(action: Callable[[], None]) -> None:
     """Call ``action`` at the next ``torch._dynamo.reset()``.
 
     ``torch._dynamo.eval_frame.cached_backends`` (2.11 to 2.15) holds the backends seen since the last reset, by
     identity. A reset calls their ``reset`` attributes and then clears them all.
     """
-    symbol("torch._dynamo.eval_frame", "cached_backends").setdefault(id(action), _ResetHook(action))
-
-
-class _ResetHook:
-    """An entry of Dynamo's backends that calls an action."""
-
-    def __init__(self, reset: Callable[[], None]) -> None:
-        self.reset = reset
+    symbol("torch._dynamo.eval_frame", "cached_backends").setdefault(id(action), types.SimpleNamespace(reset=action))
 
 
 def restart_exceptions() -> tuple[type[Exception], ...]:
@@ -116,14 +102,13 @@ def constant_floats(floats: Mapping[int, str]) -> tuple[int, ...]:
 
 
 def _constant_floats() -> Any:
-    """``TensorifyState``: the symbols of floats that the next trace makes constant (2.11 to 2.15)."""
+    """Return the symbols of floats that the next trace makes constant: ``TensorifyState`` (2.11 to 2.15)."""
     return symbol("torch._dynamo.symbolic_convert", "TensorifyState")
 
 
 def float_restart() -> type[Exception]:
     """``TensorifyScalarRestartAnalysis``: AOTAutograd cannot compile with a float as an input (2.11 to 2.15)."""
-    error: type[Exception] = symbol("torch._dynamo.exc", "TensorifyScalarRestartAnalysis")
-    return error
+    return symbol("torch._dynamo.exc", "TensorifyScalarRestartAnalysis")
 
 
 def restart_with_constant(names: Iterable[str]) -> NoReturn:
@@ -140,24 +125,18 @@ def count_fallback() -> None:
 
 def aot_autograd(**options: Any) -> Callable[..., Any]:
     """``torch._dynamo.backends.common.aot_autograd`` (2.11 to 2.15)."""
-    backend: Callable[..., Any] = symbol("torch._dynamo.backends.common", "aot_autograd")(**options)
-    return backend
-
-
-_GUARD_TIMING = {
-    # Called once per compiled frame, after the check of its guards. Its result, in microseconds, only goes into
-    # Dynamo's log and metrics (2.11 to 2.15). It first overwrites the CPU's whole cache.
-    "stopwatch": PatchPoint("torch._dynamo.guards", "profile_guard_manager"),
-}
+    return symbol("torch._dynamo.backends.common", "aot_autograd")(**options)
 
 
 def guards_untimed() -> contextlib.AbstractContextManager[None]:
     """Disable Dynamo's timing of a new frame's guards; its metric ``guard_latency_us`` is 0 then.
 
-    The timing first empties the CPU's cache, which takes 30 ms and slows down other processes, too: a seventh of the
-    conformance suites' time. Remove this when Dynamo has a setting for it.
+    ``profile_guard_manager`` (2.11 to 2.15) is called once per compiled frame. It first empties the CPU's cache, which
+    takes 30 ms and slows down other processes, too: a seventh of the conformance suites' time. Remove this when Dynamo
+    has a setting for it.
     """
-    return wrapped(_GUARD_TIMING, {"stopwatch": lambda _original, *_args, **_kwargs: 0.0})
+    point = PatchPoint("torch._dynamo.guards", "profile_guard_manager")
+    return wrapped({"stopwatch": point}, {"stopwatch": lambda _original, *_args, **_kwargs: 0.0})
 
 
 def regional_inductor_backend(partitioner: str = "default") -> Callable[..., Any]:
@@ -166,14 +145,12 @@ def regional_inductor_backend(partitioner: str = "default") -> Callable[..., Any
     It preserves node metadata, which carries the annotations. ``partitioner`` is ``default`` or ``min_cut``,
     AOTAutograd's names.
     """
-    import torch.fx.traceback
-
     compiler = regional_inductor()
     partition = partition_function(partitioner)
     backend = aot_autograd(fw_compiler=compiler, bw_compiler=compiler, partition_fn=partition)
 
     def torch_regional_inductor(gm: Any, example_inputs: Any) -> Any:
-        with torch.fx.traceback.preserve_node_meta(enable=True):
+        with preserve_node_meta():
             return backend(gm, example_inputs)
 
     return torch_regional_inductor
@@ -197,8 +174,7 @@ def aot_eager_within(
             with around():
                 return gm(*arguments)
 
-        boxed: Callable[..., Any] = symbol("functorch.compile", "make_boxed_func")(call)
-        return boxed
+        return symbol("functorch.compile", "make_boxed_func")(call)
 
     return aot_autograd(fw_compiler=compiler, bw_compiler=compiler, partition_fn=partition_function(partitioner))
 
@@ -217,8 +193,7 @@ def same_as_reference(expected: Any, found: Any, reference: Any) -> bool:
 
 def registered_backend(name: str) -> Callable[..., Any]:
     """Return the Dynamo backend registered as ``name`` (``torch._dynamo.backends.registry``, 2.11 to 2.15)."""
-    backend: Callable[..., Any] = COMPILE_STAGES["backend_name"].current()(name)
-    return backend
+    return COMPILE_STAGES["backend_name"].current()(name)
 
 
 def registered_names(wanted: str = "") -> tuple[str, ...]:
@@ -233,8 +208,7 @@ def registered_names(wanted: str = "") -> tuple[str, ...]:
 
 def invalid_backend_error() -> type[Exception]:
     """Return what ``lookup_backend`` raises for an unknown name (``torch._dynamo.exc``, 2.11 to 2.15)."""
-    error: type[Exception] = symbol("torch._dynamo.exc", "InvalidBackend")
-    return error
+    return symbol("torch._dynamo.exc", "InvalidBackend")
 
 
 def regional_inductor_pass() -> Callable[..., Any]:
@@ -271,19 +245,12 @@ def dynamo_backend_of(output_graph: Any) -> Any:
 
 def regional_inductor() -> Callable[..., Any]:
     """Return PyTorch's compiler of regions, ``regional_inductor(gm, *inputs)`` (2.11 to 2.15)."""
-    compiler: Callable[..., Any] = symbol("torch.fx.passes.regional_inductor", "regional_inductor")
-    return compiler
+    return symbol("torch.fx.passes.regional_inductor", "regional_inductor")
 
-
-#: Dynamo traces and runs the graph unchanged; eager code uses it (flex_attention does).
-_RUNS_EAGER = "eager"
 
 _thread = threading.local()
-
 _lock = threading.Lock()
-
 _entered = 0
-
 _eager = contextlib.ExitStack()
 
 
@@ -322,24 +289,6 @@ def never_compiled(*, tracing: bool = True) -> Iterator[None]:
     ``_callback_from_stance``, and from the stance whether ``fullgraph`` with nothing compiled is an error (2.13 and
     2.15).
     """
-    with _forcing_eager():
-        before = getattr(_thread, "eager", None)
-        _thread.eager = _Eager(tracing)
-        try:
-            yield
-        finally:
-            _thread.eager = before
-
-
-@dataclass(frozen=True)
-class _Eager:
-    """A thread's state: all eager, except for code that needs tracing if that is allowed."""
-
-    tracing: bool
-
-
-@contextlib.contextmanager
-def _forcing_eager() -> Iterator[None]:
     global _entered
     with _lock:
         _entered += 1
@@ -350,9 +299,12 @@ def _forcing_eager() -> Iterator[None]:
                 "stance": lambda _: symbol("torch._dynamo.eval_frame", "DynamoStance")("force_eager"),
             }
             _eager.enter_context(patched(_STANCE, makers))
+    before = getattr(_thread, "traces", None)
+    _thread.traces = tracing
     try:
         yield
     finally:
+        _thread.traces = before
         with _lock:
             _entered -= 1
             if _entered == 0:
@@ -360,15 +312,14 @@ def _forcing_eager() -> Iterator[None]:
 
 
 def _callback(original: Callable[[Any], Any], stance: Any, callback: Any) -> Any:
-    eager: _Eager | None = getattr(_thread, "eager", None)
+    traces: bool | None = getattr(_thread, "traces", None)
     if callback in (None, False):
         return callback
-    if eager is None:
+    if traces is None:
         # Another thread's: unchanged. Of the other stances, which tests do not use, it has none meanwhile.
         return callback if stance.stance == "default" else original(callback)
-    return (
-        callback if eager.tracing and getattr(backend_behind(callback), "compiler_name", None) == _RUNS_EAGER else None
-    )
+    # With the backend "eager" Dynamo traces and runs the graph unchanged; eager code uses it (flex_attention does).
+    return callback if traces and getattr(backend_behind(callback), "compiler_name", None) == "eager" else None
 
 
 def compile_disabled() -> bool:
@@ -416,14 +367,13 @@ def aot_compile(
     ``torch.compile(...).aot_compile``, which ``torch._dynamo.config.enable_aot_compile`` switches on (2.11 to 2.15).
     The result is a ``torch._dynamo.aot_compile.AOTCompiledFunction``.
     """
-    import torch
 
     def serializable(gm: Any, example_inputs: Any) -> Any:
         # 2.11 accepts nothing else from a backend that is not Inductor.
         return bundled_callable()(backend(gm, example_inputs))
 
     with dynamo_config().patch(enable_aot_compile=True):
-        compiled = torch.compile(fn, backend=serializable, fullgraph=True, dynamic=dynamic)
+        compiled = symbol("torch", "compile")(fn, backend=serializable, fullgraph=True, dynamic=dynamic)
         return compiled.aot_compile((tuple(inputs), {}))
 
 
@@ -465,7 +415,6 @@ _USER_CODE = re.compile(r"from user code:\s+(.*?)(?:\n\n|\Z)", re.DOTALL)
 _REFUSED = re.compile(r"raised exception AnnotationError\((?:\(ConstantVariable\(str: )?(['\"])(.*)\1\)")
 
 _SYMBOLIC = ("SymNodeVariable() is not a constant", "BUILD_STRING type error")
-
 _MARKS = ("annotate(", "region(")
 
 
@@ -492,8 +441,3 @@ def annotation_mistake_in(error: BaseException) -> str | None:
             f"data tell (tensor.item()) and floats cannot be fixed so: pass strings. From {where}"
         )
     return None
-
-
-def named_backend(name: str) -> Any:
-    """Return the Dynamo backend that ``torch.compile`` knows by ``name``: ``lookup_backend`` (2.11 to 2.15)."""
-    return symbol("torch._dynamo.backends.registry", "lookup_backend")(name)

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import itertools
 import linecache
+import operator
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,11 +29,8 @@ def graph_module_in(result: Any) -> Any:
 
 
 ANNOTATION = "compile_with_inductor"
-
 REGION_ID = "inductor_region"
-
 REGION_CONFIGS = "inductor_configs"
-
 REGION_AFTER = "inductor_after"
 
 
@@ -84,8 +82,7 @@ def _edits(one: str, other: str) -> int:
 
 def preserve_node_meta(enable: bool = True) -> AbstractContextManager[None]:
     """``torch.fx.traceback.preserve_node_meta``: whether new nodes inherit the current metadata (2.11 to 2.15)."""
-    manager: AbstractContextManager[None] = symbol("torch.fx.traceback", "preserve_node_meta")(enable)
-    return manager
+    return symbol("torch.fx.traceback", "preserve_node_meta")(enable)
 
 
 def _boxed_codegen() -> Any:
@@ -119,9 +116,11 @@ def replace_graph(gm: Any, graph: Any) -> None:
 
 @functools.cache
 def _graph_module() -> type:
-    from torch.fx import GraphModule
+    return symbol("torch.fx", "GraphModule")
 
-    return GraphModule  # type: ignore[no-any-return]
+
+def _new_graph(*arguments: Any) -> Any:
+    return symbol("torch.fx", "Graph")(*arguments)
 
 
 def is_graph_module(value: Any) -> bool:
@@ -213,10 +212,8 @@ def empty_like(gm: Any) -> Any:
 
     ``Graph._tracer_cls``, ``_tracer_extras`` and ``_codegen`` (2.11 to 2.15).
     """
-    from torch.fx import Graph
-
     old = gm.graph
-    graph = Graph(gm, getattr(old, "_tracer_cls", None), getattr(old, "_tracer_extras", None))
+    graph = _new_graph(gm, getattr(old, "_tracer_cls", None), getattr(old, "_tracer_extras", None))
     graph.set_codegen(codegen_of(old))
     return graph
 
@@ -233,10 +230,7 @@ def children_of_module(module: Any) -> Any:
 
 def attribute(owner: Any, path: Any) -> Any:
     """Return the target of a ``get_attr`` or ``call_module`` node; ``path`` may be dotted."""
-    value = owner
-    for part in str(path).split("."):
-        value = getattr(value, part)
-    return value
+    return operator.attrgetter(str(path))(owner)
 
 
 def called_attributes(gm: Any) -> Mapping[str, Any]:
@@ -258,14 +252,11 @@ def bodies_of(node: Any, owner: Any = None, *, modules: bool = False) -> list[An
         return []
     references = [argument.target for argument in node.all_input_nodes if argument.op == "get_attr"]
     references += [node.target] if modules and node.op == "call_module" else []
-    return [body for path in references if is_graph_module(body := _attribute_or_none(owner, path))]
-
-
-def _attribute_or_none(owner: Any, path: Any) -> Any:
-    try:
-        return attribute(owner, path)
-    except AttributeError:
-        return None
+    bodies = []
+    for path in references:
+        with contextlib.suppress(AttributeError):
+            bodies.append(attribute(owner, path))
+    return [body for body in bodies if is_graph_module(body)]
 
 
 def clone_alone(gm: Any) -> Any:
@@ -273,9 +264,7 @@ def clone_alone(gm: Any) -> Any:
 
     Its Python code is generated when first needed (:func:`lazy_graph_module`).
     """
-    from torch.fx import Graph
-
-    graph = Graph()
+    graph = _new_graph()
     graph.output(graph.graph_copy(gm.graph, {}))
     graph.output_node().meta = dict(gm.graph.output_node().meta)
     new = lazy_graph_module(gm, graph, type(gm).__name__)
@@ -339,9 +328,8 @@ def snapshot(value: Any) -> Any:
 
 def run_checked(gm: Any, inputs: Sequence[Any], check: Callable[[Any, tuple[Any, ...], Any], None]) -> Any:
     """Run ``gm`` node by node; calls ``check(node, arguments, result)`` for each (``torch.fx.Interpreter``)."""
-    from torch.fx import Interpreter
 
-    class Checking(Interpreter):  # type: ignore[misc]  # a class of torch's
+    class Checking(symbol("torch.fx", "Interpreter")):  # type: ignore[misc]  # a class of torch's
         """Passes each node's arguments and result to ``check``."""
 
         def run_node(self, node: Any) -> Any:
@@ -413,8 +401,7 @@ def unflatten(leaves: Sequence[Any], spec: Any) -> Any:
 
 def leaves_of(tree: Any) -> list[Any]:
     """Return only the leaves: ``torch.utils._pytree.tree_leaves`` (2.11 to 2.15)."""
-    leaves: list[Any] = symbol("torch.utils._pytree", "tree_leaves")(tree)
-    return leaves
+    return symbol("torch.utils._pytree", "tree_leaves")(tree)
 
 
 @contextlib.contextmanager

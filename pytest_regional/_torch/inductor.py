@@ -27,8 +27,7 @@ def is_region_artifact(target: Any) -> bool:
     PyTorch's regional backend and ours put such functions into the graph, with the
     ``torch._inductor.standalone_compile.AOTCompiledArtifact`` as their ``__wrapped__`` (2.11 to 2.15).
     """
-    artifact = aot_compiled_artifact()
-    return isinstance(getattr(target, "__wrapped__", None), artifact)
+    return isinstance(getattr(target, "__wrapped__", None), aot_compiled_artifact())
 
 
 class LocaleEncodingError(RegionalError, ImportError):
@@ -58,8 +57,7 @@ def import_compilers() -> None:
 
 def standalone_compile() -> Callable[..., Any]:
     """``torch._inductor.standalone_compile``, looked up at each call so that a test's patch is seen (2.11 to 2.15)."""
-    function: Callable[..., Any] = symbol("torch._inductor", "standalone_compile")
-    return function
+    return symbol("torch._inductor", "standalone_compile")
 
 
 def donation_arguments(compile_function: Callable[..., Any]) -> dict[str, bool]:
@@ -77,8 +75,7 @@ def donation_arguments(compile_function: Callable[..., Any]) -> dict[str, bool]:
 
 def aot_compiled_artifact() -> type:
     """``torch._inductor.standalone_compile.AOTCompiledArtifact``: what ``aot=True`` returns (2.11 to 2.15)."""
-    cls: type = symbol("torch._inductor.standalone_compile", "AOTCompiledArtifact")
-    return cls
+    return symbol("torch._inductor.standalone_compile", "AOTCompiledArtifact")
 
 
 def regional_output_code(gm: Any) -> Any:
@@ -106,23 +103,9 @@ def inductor_callable(compiled: Any) -> Callable[[list[Any]], Sequence[Any]] | N
     return getattr(getattr(getattr(compiled, "inner_fn", None), "compiled_fn", None), "current_callable", None)
 
 
-def torch_region_count(gm: Any) -> int:
-    """Count the partitions that PyTorch's regional_inductor makes of ``gm``, which it rewrites (2.13, 2.15).
-
-    2.11 has the same function, but no region ids.
-    """
-    extracted = symbol("torch.fx.passes.regional_inductor", "_create_inductor_marked_regions")(gm)
-    extracted.graph.lint()
-    return sum(node.op == "call_module" for node in extracted.graph.nodes)
-
-
 def inference_aware_pass_base() -> Any:
     """Return ``CustomInferenceAwareGraphPass``, called with ``is_inference`` (2.12 to 2.15), ``None`` on 2.11."""
-    return getattr(_custom_passes(), "CustomInferenceAwareGraphPass", None)
-
-
-def _custom_passes() -> Any:
-    return private_module("torch._inductor.custom_graph_pass")
+    return getattr(private_module("torch._inductor.custom_graph_pass"), "CustomInferenceAwareGraphPass", None)
 
 
 def graph_module_pass_base() -> Any:
@@ -156,17 +139,17 @@ def appended_passes(**passes: Any) -> Iterator[None]:
     2.11 takes one pass or none; 2.13 and 2.15 take a list as well.
     """
     config = inductor_config()
-    patches = {name: _appended(getattr(config, name), custom) for name, custom in passes.items()}
+    patches: dict[str, Any] = {}
+    for name, custom in passes.items():
+        configured = getattr(config, name)
+        if configured is None:
+            patches[name] = custom
+        elif torch_version() < (2, 13):
+            patches[name] = _both(configured, custom)
+        else:
+            patches[name] = [*(configured if isinstance(configured, list | tuple) else [configured]), custom]
     with config.patch(patches):
         yield
-
-
-def _appended(configured: Any, custom: Any) -> Any:
-    if configured is None:
-        return custom
-    if torch_version() >= (2, 13):
-        return [*(configured if isinstance(configured, (list, tuple)) else [configured]), custom]
-    return _both(configured, custom)
 
 
 def _both(first: Any, second: Any) -> Any:
@@ -184,9 +167,6 @@ def _both(first: Any, second: Any) -> Any:
     return Both()
 
 
-_KERNEL_BUILDS = {"cpp": PatchPoint("torch._inductor.async_compile:AsyncCompile", "cpp_pybinding")}
-
-
 @contextlib.contextmanager
 def kernels_not_built() -> Iterator[None]:
     """Generate code to read, without running a C++ compiler on its kernels.
@@ -194,14 +174,10 @@ def kernels_not_built() -> Iterator[None]:
     ``torch._inductor.async_compile.AsyncCompile.cpp_pybinding`` (2.11 to 2.15) builds each kernel when the wrapper is
     loaded. Code generated meanwhile must not be called, so caches are off too.
     """
-    not_built = patched(_KERNEL_BUILDS, {"cpp": lambda original: lambda *_, **__: None})
+    builds = {"cpp": PatchPoint("torch._inductor.async_compile:AsyncCompile", "cpp_pybinding")}
+    not_built = wrapped(builds, {"cpp": lambda *_, **__: None})
     with not_built, inductor_config().patch(force_disable_caches=True):
         yield
-
-
-def post_grad_pass(custom: Any) -> Any:
-    """Set ``torch._inductor.config.post_grad_custom_post_pass`` temporarily (2.11 to 2.15)."""
-    return inductor_config().patch(post_grad_custom_post_pass=custom)
 
 
 def compiled_fx_graph() -> Any:
@@ -224,8 +200,7 @@ _COMPILE_FX = "torch._inductor.compile_fx"
 
 def inductor_decompositions() -> Mapping[Any, Callable[..., Any]]:
     """``torch._inductor.decomposition.select_decomp_table``, which depends on settings (2.11 to 2.15)."""
-    table: Mapping[Any, Callable[..., Any]] = symbol("torch._inductor.decomposition", "select_decomp_table")()
-    return table
+    return symbol("torch._inductor.decomposition", "select_decomp_table")()
 
 
 def new_shared_state(gm: Any) -> Any:
@@ -272,8 +247,7 @@ def compile_backward(gm: Any, example_inputs: Sequence[Any], state: Any) -> Any:
 
 def _inner_compile() -> Callable[..., Any]:
     """``compile_fx_inner``, looked up at each call so that a test's patch is seen (2.11 to 2.15)."""
-    function: Callable[..., Any] = symbol(_COMPILE_FX, "compile_fx_inner")
-    return function
+    return symbol(_COMPILE_FX, "compile_fx_inner")
 
 
 def virtualized() -> Any:
@@ -372,9 +346,6 @@ class StoredRegion:
         return lambda given: region(*given)
 
 
-_WHOLE_COMPILE = {"compile": PatchPoint("torch._inductor.compile_fx", "compile_fx")}
-
-
 @contextlib.contextmanager
 def interpreting_regions() -> Iterator[None]:
     """Make Inductor interpret graphs given to ``standalone_compile``; whole graphs are compiled.
@@ -382,6 +353,7 @@ def interpreting_regions() -> Iterator[None]:
     ``torch._inductor.standalone_compile.standalone_compile`` looks ``compile_fx`` up at each call (2.11 to 2.15).
     Everything around it is real: settings, contexts, the artifact that the backend gets.
     """
+    whole = {"compile": PatchPoint("torch._inductor.compile_fx", "compile_fx")}
     inside = threading.local()
 
     def compile_region(
@@ -399,7 +371,7 @@ def interpreting_regions() -> Iterator[None]:
             inside.standalone = False
 
     outer = dict(_stored)
-    with patched_stages({"standalone_compile": standalone}), wrapped(_WHOLE_COMPILE, {"compile": compile_region}):
+    with patched_stages({"standalone_compile": standalone}), wrapped(whole, {"compile": compile_region}):
         try:
             yield
         finally:
@@ -453,7 +425,6 @@ _TOLD = {
     for holder in ("torch._inductor.debug", "torch._inductor.codegen.cpp", "torch._inductor.codegen.triton")
 }
 _LOOPS = {"loops": PatchPoint("torch._inductor.codegen.cpp:KernelGroup", "finalize_kernel")}
-_RNG_OPS = {"replace": PatchPoint("torch._inductor.fx_passes.joint_graph", "replace_random_passes")}
 
 
 @dataclass(frozen=True)
@@ -515,7 +486,11 @@ def _listener(original: Callable[..., Any], launches: list[RawLaunch], loops: Ma
 
     @functools.wraps(inductors)
     def listen(node_schedule: Any, kernel_name: str, is_extern: bool = False) -> Any:
-        launches.append(_extern(kernel_name, node_schedule) if is_extern else _fused(kernel_name, node_schedule, loops))
+        if is_extern:
+            nodes = _nodes(node_schedule.origins)
+            launches.append(RawLaunch(kernel_name, True, (("", nodes),), node_schedule.origin_node))
+        else:
+            launches.append(_fused(kernel_name, node_schedule, loops))
         return inductors(node_schedule, kernel_name, is_extern)
 
     return listen
@@ -532,10 +507,6 @@ def _loop_listener(original: Callable[..., Any], loops: dict[Any, int]) -> Calla
         return inductors(group, kernel, nodes)
 
     return listen
-
-
-def _extern(name: str, kernel: Any) -> RawLaunch:
-    return RawLaunch(name, True, (("", _nodes(kernel.origins)),), kernel.origin_node)
 
 
 def _fused(name: str, schedule: Any, loops: Mapping[Any, int]) -> RawLaunch:

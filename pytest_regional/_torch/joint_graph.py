@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from pytest_regional._torch import symbol
 from pytest_regional._torch.aot_autograd import bundled_callable, with_serialization
 from pytest_regional._torch.caches import CodeFile, code_files_of_entry
@@ -87,20 +89,14 @@ class CompiledJoint:
     """Forward and backward as one callable that takes the list of parameters, buffers and inputs."""
 
     _call: Callable[[list[Any]], Sequence[Any]]
-    _dump: Callable[[], bytes]
-    _code_files: Callable[[], tuple[CodeFile, ...]]
+    dump: Callable[[], bytes]
+    """Serializes it for ``load_compiled``."""
+    code_files: Callable[[], tuple[CodeFile, ...]]
+    """Returns its files of generated code; compiled regions in it bring their own."""
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         """Run the forward; autograd runs the backward."""
         return self._call(inputs)
-
-    def dump(self) -> bytes:
-        """Serialize it for ``load_compiled``."""
-        return self._dump()
-
-    def code_files(self) -> tuple[CodeFile, ...]:
-        """Return its files of generated code; compiled regions in it bring their own."""
-        return self._code_files()
 
 
 def compile_joint(
@@ -118,13 +114,22 @@ def compile_joint(
     """
     compile_function = symbol("torch._functorch.aot_autograd", "aot_compile_joint_with_descriptors")
     entries: list[Any] = []
+
+    def save(original: Callable[..., None], key: str, entry: Any, remote: bool) -> None:
+        if key == joint_key:
+            entries.append(entry)
+        else:
+            original(key, entry, remote)
+
     with contextlib.ExitStack() as stack:
         stack.enter_context(compile_lock())
         stack.enter_context(preserve_node_meta())
         stack.enter_context(entered(context))
         stack.enter_context(_stage_two_modes(joint))
-        stack.enter_context(_taken_from_cache(joint.cache_hash(), entries))
-        stack.enter_context(_with_custom_functions())
+        joint_key = joint.cache_hash()
+        stack.enter_context(patched_stages({"aot_save": save}))
+        # The user's autograd functions may be in results that are stored.
+        stack.enter_context(functorch_config().patch(autograd_cache_allow_custom_autograd_functions=True))
         compiled = compile_function(
             joint, partition_fn=partition, fw_compiler=forward, bw_compiler=backward, serializable=True
         )
@@ -149,7 +154,7 @@ def _dump_entry(entry: Any) -> bytes:
     with functorch_config().patch(bundled_autograd_cache=True):
         entry.pre_save()
     wrapper = bundled_callable()
-    return bytes(wrapper.serialize_compile_artifacts(wrapper(with_serialization(_nothing, lambda: entry))))
+    return bytes(wrapper.serialize_compile_artifacts(wrapper(with_serialization(lambda: None, lambda: entry))))
 
 
 def load_compiled(data: bytes, files: tuple[CodeFile, ...] = ()) -> CompiledJoint:
@@ -162,10 +167,6 @@ def load_compiled(data: bytes, files: tuple[CodeFile, ...] = ()) -> CompiledJoin
     with tracing(new_fake_mode()):
         loaded = wrapper.deserialize_compile_artifacts(data)
     return CompiledJoint(loaded.compiled_fn.__wrapped__, lambda: data, lambda: files)
-
-
-def _nothing() -> None:
-    """Stand for a compiled function: only its entry is stored."""
 
 
 def copy_of_joint(joint: Any, graph_module: Any) -> Any:
@@ -193,14 +194,12 @@ def size_guards(joint: Any, sizes: Sequence[Any]) -> str | None:
     if environment is None or not sizes:
         return None
     guards = environment.get_pruned_guards(list(sizes))
-    expression: str | None = environment.produce_guards_expression(placeholders=list(sizes), guards=guards)
-    return expression
+    return environment.produce_guards_expression(placeholders=list(sizes), guards=guards)
 
 
 def evaluate_size_guards(expression: str, sizes: Sequence[int]) -> bool:
     """Return whether ``size_guards`` hold for numbers: ``ShapeEnv.evaluate_guards_expression`` (2.11 to 2.15)."""
-    environment = new_shape_env()
-    return bool(environment.evaluate_guards_expression(expression, list(sizes)))
+    return bool(new_shape_env().evaluate_guards_expression(expression, list(sizes)))
 
 
 def described_input(descriptor: Any) -> tuple[str, str]:
@@ -230,8 +229,6 @@ def _stage_two_modes(joint: Any) -> Iterator[None]:
 
     Except for a timer, and the tracker of Philox states, which only tracing needs.
     """
-    import torch
-
     with contextlib.ExitStack() as stack:
         stack.enter_context(symbol("torch._dynamo.compiled_autograd", "_disable")())
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
@@ -241,22 +238,3 @@ def _stage_two_modes(joint: Any) -> Iterator[None]:
             stack.enter_context(python_dispatcher())
         stack.enter_context(symbol("torch._dynamo.utils", "_disable_saved_tensors_hooks_during_tracing")())
         yield
-
-
-@contextlib.contextmanager
-def _with_custom_functions() -> Iterator[None]:
-    """Allow the user's autograd functions in results that are stored (2.11 to 2.15)."""
-    with functorch_config().patch(autograd_cache_allow_custom_autograd_functions=True):
-        yield
-
-
-def _taken_from_cache(key: str, entries: list[Any]) -> contextlib.AbstractContextManager[None]:
-    """Intercept what AOTAutograd would store under ``key`` (``AOTAutogradCache.save``, 2.11 to 2.15)."""
-
-    def save(original: Callable[..., None], entry_key: str, entry: Any, remote: bool) -> None:
-        if entry_key == key:
-            entries.append(entry)
-        else:
-            original(entry_key, entry, remote)
-
-    return patched_stages({"aot_save": save})

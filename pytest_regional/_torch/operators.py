@@ -12,8 +12,7 @@ from pytest_regional._torch import symbol, torch_version
 @functools.cache
 def op_overload() -> type:
     """``torch._ops.OpOverload``, the type of ``torch.ops.aten.mm.default`` (2.11 to 2.15)."""
-    cls: type = symbol("torch._ops", "OpOverload")
-    return cls
+    return symbol("torch._ops", "OpOverload")
 
 
 @functools.cache
@@ -138,9 +137,7 @@ def operator_called(name: str) -> Any:
 
     ``name`` is ``torch.ops.aten...`` or ``aten...``, with the overload at its end.
     """
-    import torch
-
-    found: Any = torch.ops
+    found: Any = symbol("torch", "ops")
     for part in name.removeprefix("torch.ops.").split("."):
         found = getattr(found, part, None)
     return found if is_op_overload(found) else None
@@ -163,20 +160,17 @@ def copy_to_strides() -> Any:
 
 def while_loop() -> Callable[..., Any]:
     """``torch._higher_order_ops.while_loop(condition, body, carried)`` (2.11 to 2.15)."""
-    function: Callable[..., Any] = symbol("torch._higher_order_ops", "while_loop")
-    return function
+    return symbol("torch._higher_order_ops", "while_loop")
 
 
 def scan() -> Callable[..., Any]:
     """``torch._higher_order_ops.scan(combine, initial, elements)``, along the first dimension (2.11 to 2.15)."""
-    function: Callable[..., Any] = symbol("torch._higher_order_ops", "scan")
-    return function
+    return symbol("torch._higher_order_ops", "scan")
 
 
 def associative_scan() -> Callable[..., Any]:
     """``torch._higher_order_ops.associative_scan(combine, elements, dim, combine_mode=...)`` (2.11 to 2.15)."""
-    function: Callable[..., Any] = symbol("torch._higher_order_ops", "associative_scan")
-    return function
+    return symbol("torch._higher_order_ops", "associative_scan")
 
 
 def is_user_kernel(node: Any) -> bool:
@@ -200,14 +194,5 @@ def control_deps() -> Any:
     if torch_version() < (2, 13):
         keys = symbol("torch._C", "DispatchKey")
         for key in (keys.CompositeExplicitAutograd, keys.Autograd):
-            operator.py_impl(key)(_run_body)
+            operator.py_impl(key)(lambda _, body, *args, **kwargs: body(*args, **kwargs))
     return operator
-
-
-def _run_body(_: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
-    return body(*args, **kwargs)
-
-
-def preserve_node_ordering(graph: Any, dependencies: Mapping[Any, Any]) -> None:
-    """Wrap nodes into ``control_deps`` (``torch._inductor.fx_passes.control_dependencies``, 2.11 to 2.15)."""
-    symbol("torch._inductor.fx_passes.control_dependencies", "preserve_node_ordering")(graph, dependencies)

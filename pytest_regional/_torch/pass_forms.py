@@ -24,13 +24,13 @@ from pytest_regional._torch.inductor import (
 GRAPH, MODULE = "graph", "module"
 _CLASSES = {GRAPH: "torch.fx.Graph", MODULE: "torch.fx.GraphModule"}
 _NAMES = {GRAPH: {"graph", "g", "fx_graph"}, MODULE: {"gm", "graph_module", "module", "mod"}}
-_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class PassFormUnknownError(RegionalError, TypeError):
-    """A pass that does not say what it takes, or takes nothing that it could be given."""
+    """A pass does not say what it takes, or takes nothing that a pass can be given."""
+
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def pass_form(form: str) -> Callable[[F], F]:
@@ -102,13 +102,7 @@ def form_of(given: Any, default: str, facts: Collection[str] = (), *, offers_inp
         parameters = list(inspect.signature(given).parameters.values())
     except ValueError:  # a builtin that does not tell
         return PassForm(given, default, offers_inputs)
-    return _by_signature(given, parameters, default, facts, offers_inputs)
-
-
-def _by_signature(
-    given: Any, parameters: list[inspect.Parameter], default: str, facts: Collection[str], offers_inputs: bool
-) -> PassForm:
-    positional = [p for p in parameters if p.kind in _POSITIONAL]
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     others = [p for p in positional[1:] if p.name not in facts]
     variadic = offers_inputs and any(p.kind is p.VAR_POSITIONAL for p in parameters)
     if not positional and not any(p.kind is p.VAR_POSITIONAL for p in parameters):

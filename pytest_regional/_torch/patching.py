@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from pytest_regional._base.errors import RegionalError
 from pytest_regional._torch import MissingTorchSymbolError, private_module, symbol, torch_version
 
 Maker = Callable[[Any], Any]
@@ -28,14 +29,12 @@ class PatchPoint:
     Attributes:
         holder: module, optionally followed by ``:Class`` (dotted where nested).
         attribute: its name there.
-        why: its callers, unless a comment names them.
         static: whether it is a static method.
         since: first torch version that must have it; before, it may be missing.
     """
 
     holder: str
     attribute: str
-    why: str = ""
     static: bool = False
     since: tuple[int, int] = (2, 11)
 
@@ -99,6 +98,10 @@ def applied(patches: Sequence[Patch]) -> Iterator[None]:
                 delattr(patch.owner, patch.name)
 
 
+class AnsweredError(RegionalError):
+    """Raised by a replacement, ends a call of PyTorch's whose answer is known."""
+
+
 @contextlib.contextmanager
 def patched(points: Mapping[str, PatchPoint], makers: Mapping[str, Maker]) -> Iterator[None]:
     """Replace the points named by ``makers`` while the context lasts.
@@ -108,13 +111,13 @@ def patched(points: Mapping[str, PatchPoint], makers: Mapping[str, Maker]) -> It
         KeyError: a maker for a point that is not in ``points``.
     """
     # All originals first: a module imported while another is patched would see the replacement as the original.
-    with applied([_patch(points[name], maker) for name, maker in makers.items()]):
+    patches = []
+    for name, maker in makers.items():
+        point = points[name]
+        value = maker(point.current())
+        patches.append(Patch(point.container(), point.attribute, staticmethod(value) if point.static else value))
+    with applied(patches):
         yield
-
-
-def _patch(point: PatchPoint, maker: Maker) -> Patch:
-    value = maker(point.current())
-    return Patch(point.container(), point.attribute, staticmethod(value) if point.static else value)
 
 
 def wrapping(wrapper: Wrapper) -> Maker:
@@ -141,19 +144,14 @@ def wrapped(
 
 def missing(points: Mapping[str, PatchPoint]) -> list[str]:
     """Return the points that the installed torch should have but lacks, as ``holder.attribute``."""
-    return [
-        f"{point.module}.{point.path}"
-        for point in points.values()
-        if torch_version() >= point.since and not _is_there(point)
-    ]
-
-
-def _is_there(point: PatchPoint) -> bool:
-    try:
-        point.current()
-    except MissingTorchSymbolError:
-        return False
-    return True
+    found = []
+    for point in points.values():
+        try:
+            point.current()
+        except MissingTorchSymbolError:
+            if torch_version() >= point.since:
+                found.append(f"{point.module}.{point.path}")
+    return found
 
 
 COMPILE_STAGES: dict[str, PatchPoint] = {

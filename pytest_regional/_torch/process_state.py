@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import gc
 import hashlib
 import logging
 import os
@@ -17,6 +18,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from pytest_regional._torch import symbol
 from pytest_regional._torch.config import inductor_config
@@ -33,8 +36,6 @@ def structured_trace_off() -> Iterator[None]:
     Meanwhile it has no handler, unless ``TORCH_TRACE`` is set or :func:`structured_trace_to` keeps the trace. Remove
     this when PyTorch distinguishes handlers.
     """
-    import torch  # noqa: F401 - its import sets the logger up
-
     logger = logging.getLogger("torch.__trace")
     if os.environ.get("TORCH_TRACE") or any(isinstance(handler, _Tracing) for handler in logger.handlers):
         yield
@@ -230,8 +231,6 @@ def loaded(address: str) -> Any:
 @functools.cache
 def _flags() -> dict[str, tuple[Any, Any]]:
     """Return the functions that read and write each flag, without those that this torch lacks."""
-    import torch
-
     pairs = {name: [getattr(torch._C, each, None) for each in pair] for name, pair in BACKEND_FLAGS.items()}
     mha = torch.backends.mha
     return {
@@ -346,8 +345,6 @@ def operators_of_python() -> frozenset[str]:
 
 def remove_kernels(names: frozenset[str]) -> None:
     """Destroy the libraries that registered one of the kernels ``names``, which restores the replaced kernels."""
-    import gc
-
     library = symbol("torch.library", "Library")
     for each in gc.get_objects():
         if type(each) is library and not names.isdisjoint(each._op_impls):
@@ -534,8 +531,7 @@ def derivative_of(op: Any) -> tuple[Any, Any] | None:
 
 def python_kernels(op: Any) -> Mapping[Any, Any]:
     """Return the functions registered with ``py_impl``: ``OperatorBase.py_kernels`` (2.11 to 2.15)."""
-    kernels: Mapping[Any, Any] = op.py_kernels
-    return kernels
+    return op.py_kernels
 
 
 def tags_of(op: Any) -> list[str]:
@@ -550,7 +546,7 @@ def _digest(path: str, size: int, changed: int) -> str:
 
 def loaded_libraries() -> list[str]:
     """Return digests of the libraries that ``torch.ops.load_library`` loaded."""
-    found = [(path, Path(path).stat()) for path in sorted(symbol("torch", "ops").loaded_libraries)]
+    found = [(path, Path(path).stat()) for path in sorted(torch.ops.loaded_libraries)]
     return [_digest(path, stat.st_size, stat.st_mtime_ns) for path, stat in found]
 
 

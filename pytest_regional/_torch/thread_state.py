@@ -10,6 +10,8 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+import torch.fx.traceback
+
 from pytest_regional._torch import symbol
 
 
@@ -24,8 +26,7 @@ def profiler_watch() -> Callable[[], bool]:
 
 def gradient_mode_call() -> Callable[..., Any]:
     """Return the function that graphs call to switch gradients on or off: ``torch._C._set_grad_enabled``."""
-    function: Callable[..., Any] = symbol("torch._C", "_set_grad_enabled")
-    return function
+    return symbol("torch._C", "_set_grad_enabled")
 
 
 def autocast_calls() -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -104,7 +105,8 @@ def set_inference_mode(wanted: bool) -> None:
 
 def dispatch_keys() -> tuple[int, int]:
     """Return this thread's included and excluded dispatch keys, as numbers."""
-    include, exclude = _key_sets()
+    include = symbol("torch._C", "_dispatch_tls_local_include_set")()
+    exclude = symbol("torch._C", "_dispatch_tls_local_exclude_set")()
     return include.raw_repr(), exclude.raw_repr()
 
 
@@ -114,13 +116,6 @@ def set_dispatch_keys(wanted: tuple[int, int]) -> None:
     _hold(symbol("torch._C", "_ForceDispatchKeyGuard")(*map(make, wanted)))
 
 
-def _key_sets() -> tuple[Any, Any]:
-    return (
-        symbol("torch._C", "_dispatch_tls_local_include_set")(),
-        symbol("torch._C", "_dispatch_tls_local_exclude_set")(),
-    )
-
-
 def _hold(guard: Any) -> None:
     guard.__enter__()
     _HELD.append(guard)
@@ -128,8 +123,7 @@ def _hold(guard: Any) -> None:
 
 def functorch_depth() -> int:
     """Return how many functorch transforms (``grad``, ``vmap``) are active."""
-    depth: int = symbol("torch._C._functorch", "get_dynamic_layer_stack_depth")()
-    return depth
+    return symbol("torch._C._functorch", "get_dynamic_layer_stack_depth")()
 
 
 def set_functorch_depth(depth: int) -> None:
@@ -139,8 +133,7 @@ def set_functorch_depth(depth: int) -> None:
 
 def forward_level() -> int:
     """Return the level of forward-mode differentiation; -1 outside."""
-    level: int = symbol("torch.autograd.forward_ad", "_current_level")
-    return level
+    return symbol("torch.autograd.forward_ad", "_current_level")
 
 
 def set_forward_level(level: int) -> None:
@@ -173,8 +166,7 @@ def same_hooks(one: Any, other: Any) -> bool:
 
 def saved_tensor_hooks_refused() -> str | None:
     """Return the message of the error for hooks on saved tensors, or ``None`` if they are allowed."""
-    message: str | None = symbol("torch._C._autograd", "_saved_tensors_hooks_get_disabled_error_message")()
-    return message
+    return symbol("torch._C._autograd", "_saved_tensors_hooks_get_disabled_error_message")()
 
 
 def refuse_saved_tensor_hooks(message: str | None) -> None:
@@ -212,8 +204,7 @@ def set_eval_frame_callback(callback: Any) -> None:
 
 def profiler_runs() -> bool:
     """Say whether PyTorch's profiler is running."""
-    runs: bool = symbol("torch._C._autograd", "_profiler_enabled")()
-    return runs
+    return symbol("torch._C._autograd", "_profiler_enabled")()
 
 
 def stop_profiler() -> None:
@@ -230,6 +221,4 @@ def graph_metadata() -> dict[str, Any]:
 
 def set_graph_metadata(metadata: dict[str, Any]) -> None:
     """Restore the result of :func:`graph_metadata`."""
-    import torch.fx.traceback
-
     torch.fx.traceback.current_meta = metadata

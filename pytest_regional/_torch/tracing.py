@@ -18,8 +18,7 @@ def compile_lock() -> AbstractContextManager[Any]:
     A backward compiles when it first runs, outside of Dynamo. Without the lock, its tracing and that of a forward in
     another thread undo each other's patches of global state (``torch.fx._symbolic_trace.CURRENT_PATCHER``).
     """
-    lock: AbstractContextManager[Any] = symbol("torch._dynamo.convert_frame", "compile_lock")
-    return lock
+    return symbol("torch._dynamo.convert_frame", "compile_lock")
 
 
 def tracing_context_class() -> Any:
@@ -32,17 +31,14 @@ def ambient_context() -> Any:
     return tracing_context_class().try_get()
 
 
-@contextlib.contextmanager
-def entered(context: Any) -> Iterator[None]:
+def entered(context: Any) -> AbstractContextManager[Any]:
     """Make ``context`` the ambient tracing context: ``torch._guards.tracing`` (2.11 to 2.15)."""
-    with symbol("torch._guards", "tracing")(context):
-        yield
+    return symbol("torch._guards", "tracing")(context)
 
 
 def current_fake_mode() -> Any:
     """Fake mode of the ambient ``torch._guards.TracingContext``, or None without one (2.11 to 2.15)."""
-    context = ambient_context()
-    return None if context is None else context.fake_mode
+    return getattr(ambient_context(), "fake_mode", None)
 
 
 def detect_fake_mode(values: Any) -> Any:
@@ -67,16 +63,14 @@ def tracing_inputs(inputs: Iterable[Any]) -> Iterator[None]:
     A fake mode remembers which fake tensor stands for a tensor while that one lives, so AOTAutograd finds these here.
     """
     mode = new_fake_mode()
-    alive = [mode.from_tensor(value, static_shapes=True) for value in inputs]
+    _alive = [mode.from_tensor(value, static_shapes=True) for value in inputs]
     with tracing(mode):
         yield
-    alive.clear()
 
 
 def without_dispatch_modes() -> AbstractContextManager[Any]:
     """``torch.utils._python_dispatch._disable_current_modes()`` (2.11 to 2.15)."""
-    manager: AbstractContextManager[Any] = symbol("torch.utils._python_dispatch", "_disable_current_modes")()
-    return manager
+    return symbol("torch.utils._python_dispatch", "_disable_current_modes")()
 
 
 def tracing(fake_mode: Any) -> AbstractContextManager[Any]:
@@ -92,8 +86,7 @@ def propagate_fake_values(gm: Any, fake_inputs: Sequence[Any], fake_mode: Any) -
 
 def python_dispatcher() -> AbstractContextManager[Any]:
     """``torch._dispatch.python.enable_python_dispatcher``: decompositions on symbolic sizes (2.11 to 2.15)."""
-    context: AbstractContextManager[Any] = symbol("torch._dispatch.python", "enable_python_dispatcher")()
-    return context
+    return symbol("torch._dispatch.python", "enable_python_dispatcher")()
 
 
 @functools.cache
@@ -116,8 +109,7 @@ def is_integer(value: Any) -> bool:
 
 def free_symbols(value: Any) -> set[Any]:
     """Return the symbols in a number, or in sizes, strides and offset of a tensor (``free_symbols``, 2.11 to 2.15)."""
-    found: set[Any] = symbol("torch.fx.experimental.symbolic_shapes", "free_symbols")(value)
-    return found
+    return symbol("torch.fx.experimental.symbolic_shapes", "free_symbols")(value)
 
 
 def plain_symbol(value: Any) -> str | None:
@@ -138,8 +130,7 @@ def size_hint(value: Any) -> int:
 
 @functools.cache
 def _fake_tensor() -> type:
-    cls: type = symbol("torch._subclasses", "FakeTensor")
-    return cls
+    return symbol("torch._subclasses", "FakeTensor")
 
 
 def is_fake_tensor(value: Any) -> bool:
@@ -269,13 +260,12 @@ def fake_result(call: Callable[[], Any], fake_mode: Any) -> tuple[bool, Any]:
             return False, None
 
 
-def without_autocast() -> contextlib.AbstractContextManager[Any]:
+def without_autocast() -> AbstractContextManager[Any]:
     """``torch._C._DisableAutocast``, as when AOTAutograd compiles: casts are in the graph (2.11 to 2.15)."""
-    manager: contextlib.AbstractContextManager[Any] = symbol("torch._C", "_DisableAutocast")()
-    return manager
+    return symbol("torch._C", "_DisableAutocast")()
 
 
-def fakes_checked() -> contextlib.AbstractContextManager[Any]:
+def fakes_checked() -> AbstractContextManager[Any]:
     """Make every operator that runs raise if its fake kernel returns other sizes or strides.
 
     ``torch._subclasses.fake_utils.CrossRefFakeMode`` (2.11 to 2.15). It raises ``AssertionError``, and for strides
@@ -298,8 +288,7 @@ def fakes_checked() -> contextlib.AbstractContextManager[Any]:
             _check_fake_of_index(func, args, made)
             return made
 
-    mode: contextlib.AbstractContextManager[Any] = Checking(check_aliasing=False, only_check_ops_with_meta=False)
-    return mode
+    return Checking(check_aliasing=False, only_check_ops_with_meta=False)
 
 
 def _check_fake_of_index(func: Any, args: Sequence[Any], made: Any) -> None:
@@ -329,10 +318,7 @@ def _mismatch_error() -> Any:
 
 def without_writes(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Return ``fn`` with functional operators instead of those that write, as AOTAutograd traces it."""
-    import torch
-
-    functional: Callable[..., Any] = torch.func.functionalize(fn)
-    return functional
+    return symbol("torch.func", "functionalize")(fn)
 
 
 def size_expression(value: Any) -> Any:
@@ -346,9 +332,8 @@ def known_of_sizes(values: Iterable[Any]) -> tuple[list[Any], list[tuple[Any, An
     ``SymInt.node.shape_env``, with ``guards`` (each an ``expr``) and ``var_to_range`` (``lower``, ``upper``; torch
     2.11 to 2.15).
     """
-    import torch
-
-    environments = {id(v.node.shape_env): v.node.shape_env for v in values if isinstance(v, torch.SymInt)}
+    sizes = [value for value in values if isinstance(value, _symbolic_numbers()[0])]
+    environments = {id(size.node.shape_env): size.node.shape_env for size in sizes}
     guards, ranges = [], []
     for environment in environments.values():
         guards += [guard.expr for guard in environment.guards]

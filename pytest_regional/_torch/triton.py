@@ -11,13 +11,14 @@ import ctypes
 import functools
 import importlib
 import importlib.util
-import inspect
 import pkgutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from pytest_regional._torch import MissingTorchSymbolError, private_module, symbol
 from pytest_regional._torch.patching import COMPILE_STAGES, PatchPoint, missing
@@ -26,14 +27,13 @@ _INTERPRETER = "triton.runtime.interpreter"
 
 _LANGUAGE = "triton.language"
 
-DRIVER_CHOICE = PatchPoint("torch._inductor.runtime.triton_helpers", "set_driver_to_gpu", "kernels choose a driver")
+DRIVER_CHOICE = PatchPoint("torch._inductor.runtime.triton_helpers", "set_driver_to_gpu")  # kernels choose a driver
 """Each module of kernels calls it when it is imported (torch 2.11 to 2.15)."""
 
 
 def interpreter_builder_class() -> type:
     """Return ``InterpreterBuilder``, whose ``create_*`` methods compute with numpy (3.6 to 3.9)."""
-    found: type = symbol(_INTERPRETER, "InterpreterBuilder")
-    return found
+    return symbol(_INTERPRETER, "InterpreterBuilder")
 
 
 def interpreter_options(**changes: Any) -> Any:
@@ -43,8 +43,7 @@ def interpreter_options(**changes: Any) -> Any:
 
 def semantic_class() -> type:
     """Return ``TritonSemantic``, which checks and promotes types before it calls its builder (3.6 to 3.9)."""
-    found: type = symbol("triton.language.semantic", "TritonSemantic")
-    return found
+    return symbol("triton.language.semantic", "TritonSemantic")
 
 
 def is_builtin(member: Any) -> bool:
@@ -68,13 +67,6 @@ def builtin_owners() -> tuple[Any, ...]:
     return private_module(_LANGUAGE), core, private_module("triton.language.math"), core.tensor, descriptor
 
 
-def builtins_of(owner: Any) -> Iterator[tuple[str, Any]]:
-    """Yield name and function of each builtin of a module or class."""
-    for name, member in inspect.getmembers(owner):
-        if is_builtin(member):
-            yield name, member
-
-
 def unwrapping() -> tuple[Any, str, Any]:
     """Return where Triton unwraps ``constexpr`` arguments: ``core._unwrap_if_constexpr``.
 
@@ -86,8 +78,7 @@ def unwrapping() -> tuple[Any, str, Any]:
 
 def loop_condition_class() -> type:
     """Return ``tl.condition``, which a kernel's ``while`` accepts (3.6 to 3.9)."""
-    found: type = symbol(_LANGUAGE, "condition")
-    return found
+    return symbol(_LANGUAGE, "condition")
 
 
 def require_attribute(owner: Any, name: str) -> None:
@@ -107,8 +98,7 @@ def require_attribute(owner: Any, name: str) -> None:
 
 def jit_function_class() -> type:
     """Return ``JITFunction``, made by ``@triton.jit``; calling one outside a kernel raises (3.6 to 3.9)."""
-    found: type = symbol("triton.runtime.jit", "JITFunction")
-    return found
+    return symbol("triton.runtime.jit", "JITFunction")
 
 
 def jit_source(function: Any) -> str:
@@ -183,8 +173,6 @@ _DTYPES = {
 
 def dtype_of_pointer(mangled: str) -> Any:
     """Return torch's dtype of what a pointer of Inductor's signatures, such as ``*fp32``, points to."""
-    import torch
-
     return getattr(torch, _DTYPES[str(mangled).lstrip("*k")])
 
 
@@ -195,8 +183,7 @@ def type_of_argument(value: Any) -> str:
 
 def tensor_descriptor_class() -> type:
     """Return ``TensorDescriptor``, a host's description of a tensor for block loads (3.6 to 3.9)."""
-    found: type = symbol("triton.tools.tensor_descriptor", "TensorDescriptor")
-    return found
+    return symbol("triton.tools.tensor_descriptor", "TensorDescriptor")
 
 
 def grid_of_inductor_kernel(inductor_meta: Any, config: Any, values: dict[str, Any]) -> tuple[Any, Any, Any]:
@@ -210,8 +197,8 @@ def grid_of_inductor_kernel(inductor_meta: Any, config: Any, values: dict[str, A
 
 
 LAUNCHES = {
-    "jitted": PatchPoint("triton.runtime.jit:JITFunction", "run", "starts a kernel"),
-    "autotuned": PatchPoint("triton.runtime.autotuner:Autotuner", "run", "times configurations, starts a kernel"),
+    "jitted": PatchPoint("triton.runtime.jit:JITFunction", "run"),  # starts a kernel
+    "autotuned": PatchPoint("triton.runtime.autotuner:Autotuner", "run"),  # times configurations, starts a kernel
 }
 """Where kernels written by users are launched (triton 3.6 to 3.9)."""
 
@@ -332,63 +319,51 @@ _INTERFACE = "torch._dynamo.device_interface"
 
 
 DEVICE_POINTS: dict[str, PatchPoint] = {
-    "is_available": PatchPoint("torch.cuda", "is_available", "whether Triton and GPU passes are of use"),
-    "device_count": PatchPoint("torch.cuda", "device_count", "collectives' cost model"),
-    "current_device": PatchPoint("torch.cuda", "current_device", "flex attention"),
-    "accelerator_index": PatchPoint(
-        "torch.accelerator", "current_device_index", "the cache key of a graph without inputs, where torch has CUDA"
-    ),
-    "properties": PatchPoint("torch.cuda", "get_device_properties", "sizes of blocks and grids"),
-    "capability": PatchPoint("torch.cuda", "get_device_capability", "which types and templates there are"),
-    "device_context": PatchPoint("torch.cuda", "device", "code generation enters the device of the graph"),
-    "rng_state": PatchPoint("torch.cuda", "get_rng_state", "code generation preserves the generators"),
-    "set_rng_state": PatchPoint("torch.cuda", "set_rng_state", "code generation preserves the generators"),
-    "current_stream": PatchPoint("torch.cuda", "current_stream", "which stream code is generated for"),
-    "synchronize": PatchPoint("torch.cuda", "synchronize", "around code that is loaded"),
-    "capturing": PatchPoint("torch.cuda", "is_current_stream_capturing", "Dynamo, from 2.15 on"),
-    "interface_properties": PatchPoint(
-        f"{_INTERFACE}:CudaInterface", "get_device_properties", "bound at import", static=True
-    ),
-    "worker_properties": PatchPoint(
-        f"{_INTERFACE}:CudaInterface.Worker", "get_device_properties", "heuristics", static=True
-    ),
-    "interface_capability": PatchPoint(
-        f"{_INTERFACE}:CudaInterface", "get_compute_capability", "heuristics", static=True
-    ),
-    "gpu_context": PatchPoint(
-        "torch._subclasses.fake_tensor", "init_gpu_context", "makes a first tensor on the device"
-    ),
-    "empty_strided": PatchPoint("torch._C._dynamo.guards", "_empty_strided_cuda", "buffers of generated code"),
-    "constants": PatchPoint("torch._inductor.graph:GraphLowering", "constant_name", "copies constants to the device"),
-    "compile_kernel": PatchPoint(
-        "torch._inductor.async_compile:AsyncCompile", "triton", "generated code compiles kernels"
-    ),
-    "process_pool": PatchPoint(
-        "torch._inductor.async_compile:AsyncCompile", "use_process_pool", "kernels of other processes"
-    ),
-    "wake_pool": PatchPoint(
-        "torch._inductor.async_compile:AsyncCompile", "wakeup", "starts other processes", static=True
-    ),
-    "choices": PatchPoint(
-        "torch._inductor.select_algorithm:AlgorithmSelectorCache", "__call__", "times kernels, takes one"
-    ),
+    "is_available": PatchPoint("torch.cuda", "is_available"),  # whether Triton and GPU passes are of use
+    "device_count": PatchPoint("torch.cuda", "device_count"),  # collectives' cost model
+    "current_device": PatchPoint("torch.cuda", "current_device"),  # flex attention
+    # the cache key of a graph without inputs, where torch has CUDA
+    "accelerator_index": PatchPoint("torch.accelerator", "current_device_index"),
+    "properties": PatchPoint("torch.cuda", "get_device_properties"),  # sizes of blocks and grids
+    "capability": PatchPoint("torch.cuda", "get_device_capability"),  # which types and templates there are
+    "device_context": PatchPoint("torch.cuda", "device"),  # code generation enters the device of the graph
+    "rng_state": PatchPoint("torch.cuda", "get_rng_state"),  # code generation preserves the generators
+    "set_rng_state": PatchPoint("torch.cuda", "set_rng_state"),  # code generation preserves the generators
+    "current_stream": PatchPoint("torch.cuda", "current_stream"),  # which stream code is generated for
+    "synchronize": PatchPoint("torch.cuda", "synchronize"),  # around code that is loaded
+    "capturing": PatchPoint("torch.cuda", "is_current_stream_capturing"),  # Dynamo, from 2.15 on
+    # bound at import
+    "interface_properties": PatchPoint(f"{_INTERFACE}:CudaInterface", "get_device_properties", static=True),
+    # heuristics, and the next
+    "worker_properties": PatchPoint(f"{_INTERFACE}:CudaInterface.Worker", "get_device_properties", static=True),
+    "interface_capability": PatchPoint(f"{_INTERFACE}:CudaInterface", "get_compute_capability", static=True),
+    # makes a first tensor on the device
+    "gpu_context": PatchPoint("torch._subclasses.fake_tensor", "init_gpu_context"),
+    "empty_strided": PatchPoint("torch._C._dynamo.guards", "_empty_strided_cuda"),  # buffers of generated code
+    "constants": PatchPoint("torch._inductor.graph:GraphLowering", "constant_name"),  # copies constants to the device
+    # generated code compiles kernels
+    "compile_kernel": PatchPoint("torch._inductor.async_compile:AsyncCompile", "triton"),
+    # kernels of other processes, and what starts these
+    "process_pool": PatchPoint("torch._inductor.async_compile:AsyncCompile", "use_process_pool"),
+    "wake_pool": PatchPoint("torch._inductor.async_compile:AsyncCompile", "wakeup", static=True),
+    # times kernels, takes one
+    "choices": PatchPoint("torch._inductor.select_algorithm:AlgorithmSelectorCache", "__call__"),
     "triton_driver": DRIVER_CHOICE,
 }
 """Replaced while Inductor generates or loads code, and restored at once: other code must not see the device."""
 
 PROGRAM_POINTS: dict[str, PatchPoint] = {
-    "has_triton": PatchPoint("torch.utils._triton", "has_triton", "Dynamo looks for kernels that the user wrote"),
-    "flex_device": PatchPoint("torch.nn.attention.flex_attention", "_validate_device", "refuses to train on a CPU"),
-    "flex_options": PatchPoint("torch.nn.attention.flex_attention", "_apply_kernel_options", "no logsumexp on a CPU"),
+    "has_triton": PatchPoint("torch.utils._triton", "has_triton"),  # Dynamo looks for kernels that the user wrote
+    "flex_device": PatchPoint("torch.nn.attention.flex_attention", "_validate_device"),  # refuses to train on a CPU
+    "flex_options": PatchPoint("torch.nn.attention.flex_attention", "_apply_kernel_options"),  # no logsumexp on a CPU
 }
 """Replaced while programs compiled for the described device run."""
 
 OUTPUT_POINTS: dict[str, PatchPoint] = {
-    "compile": PatchPoint("torch._inductor.compile_fx", "_compile_fx_inner", "every graph that Inductor compiles"),
+    "compile": PatchPoint("torch._inductor.compile_fx", "_compile_fx_inner"),  # every graph that Inductor compiles
     "load": COMPILE_STAGES["code_loaded"],
-    "finish": PatchPoint(
-        "torch._inductor.output_code:CompiledFxGraph", "post_compile", "compiled or loaded, before a call"
-    ),
+    # compiled or loaded, before a call
+    "finish": PatchPoint("torch._inductor.output_code:CompiledFxGraph", "post_compile"),
 }
 """Where emulation intercepts what Inductor compiles and loads, whichever backend called it."""
 
@@ -400,7 +375,7 @@ def missing_points() -> list[str]:
 
 @functools.cache
 def _device_caches() -> tuple[Callable[[], None], ...]:
-    """Return the functions that clear cached answers about devices.
+    """Return the functions that clear cached answers about devices, as they are before any is replaced.
 
     Functions under ``functools.cache`` in ``torch.utils._triton`` and ``torch._inductor.utils``, and those of
     ``DeviceProperties`` and ``CacheBase`` (2.11 to 2.15). Their results are cheap to compute again, so all are cleared.
@@ -432,8 +407,6 @@ def cuda_device_guard() -> Iterator[None]:
     ``libc10`` has no entry for CUDA, and ``contiguous()`` of a fake CUDA tensor fails in C++. Meanwhile the entry is
     the meta device's guard, which does nothing (2.13, 2.15).
     """
-    import torch
-
     if torch.version.cuda or torch.version.hip:
         symbol("torch._C", "_ensureCUDADeviceGuardSet")()
         yield
@@ -449,8 +422,6 @@ def cuda_device_guard() -> Iterator[None]:
 
 @functools.cache
 def _guard_registry() -> Any:
-    import torch
-
     name = "_ZN3c104impl26device_guard_impl_registryE"
     library = Path(torch.__file__).parent / "lib" / "libc10.so"
     try:
@@ -560,7 +531,5 @@ def import_all() -> None:
 
 def prepare_for_cpu() -> None:
     """Make the patterns of Inductor's passes, half a second; for processes that compile for nothing but the CPU."""
-    import torch
-
     symbol("torch._inductor.fx_passes.joint_graph", "lazy_init")(torch.device("cpu"))
     symbol("torch._inductor.fx_passes.post_grad", "lazy_init")()

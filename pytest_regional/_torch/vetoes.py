@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import torch
 
-from pytest_regional._torch.config import FUNCTORCH, INDUCTOR, inductor_config_names, patched_config
+from pytest_regional._torch.config import FUNCTORCH, INDUCTOR, config_names, patched_config
 from pytest_regional._torch.inductor import fallbacks_made, has_lowering, import_compilers
 from pytest_regional._torch.patching import PatchPoint, Wrapper, missing, wrapped
 
@@ -38,12 +38,8 @@ _SUBSYSTEMS = {
 
 _POINTS: dict[str, PatchPoint] = {
     # ``disable_subsystem(backend, subsystem, debug_info)``, a class method: whether to leave one step out.
-    "subsystem": PatchPoint(
-        "torch._inductor.compiler_bisector:CompilerBisector",
-        "disable_subsystem",
-        "decompositions, passes and lowerings ask it",
-        static=True,
-    ),
+    # Decompositions, passes and lowerings ask it.
+    "subsystem": PatchPoint("torch._inductor.compiler_bisector:CompilerBisector", "disable_subsystem", static=True),
     # ``apply_gm_pass(self, pass_fn)`` and ``apply_graph_pass(self, pass_fn)``: one pass, which may change nothing.
     "module_pass": PatchPoint("torch.fx.passes.graph_transform_observer:GraphTransformObserver", "apply_gm_pass"),
     "graph_pass": PatchPoint("torch.fx.passes.graph_transform_observer:GraphTransformObserver", "apply_graph_pass"),
@@ -128,39 +124,32 @@ def vetoing(
     applied = Applied(missing=tuple(missing(_POINTS)))
     with fallbacks_made() as make_fallback:
         vetoes = _Vetoes(applied, frozenset(vetoed), frozenset(kinds), frozenset(families), make_fallback)
-        with wrapped(points, {name: wrapper for name, wrapper in vetoes.wrappers.items() if name in points}):
+        wrappers: dict[str, Wrapper] = {
+            "subsystem": vetoes.subsystem,
+            "module_pass": vetoes.run_pass,
+            "graph_pass": vetoes.run_pass,
+            "lowering_pattern": vetoes.rewrite,
+            "graph_pattern": vetoes.rewrite,
+            "replacement_pattern": vetoes.rewrite,
+            "fusion": vetoes.fusion,
+        }
+        with wrapped(points, {name: wrappers[name] for name in points}):
             yield applied
 
 
+@dataclass
 class _Vetoes:
     """Notes every step, and says which are left out."""
 
-    def __init__(
-        self,
-        applied: Applied,
-        vetoed: Collection[Application],
-        kinds: Collection[str],
-        families: Collection[tuple[str, str]],
-        make_fallback: Callable[[Any], None],
-    ) -> None:
-        self._applied, self._vetoed, self._kinds, self._families = applied, vetoed, kinds, families
-        self._make_fallback = make_fallback
-        self._counts: Counter[tuple[str, str]] = Counter()
-        self._fusions: set[str] = set()
-        #: What the pass that is about to run calls, and the name of PyTorch's that it runs under.
-        self._passed: tuple[str, str] = ("", "")
-
-    @property
-    def wrappers(self) -> Mapping[str, Wrapper]:
-        return {
-            "subsystem": self._subsystem,
-            "module_pass": self._pass,
-            "graph_pass": self._pass,
-            "lowering_pattern": self._rewrite,
-            "graph_pattern": self._rewrite,
-            "replacement_pattern": self._rewrite,
-            "fusion": self._fusion,
-        }
+    applied: Applied
+    vetoed: Collection[Application]
+    kinds: Collection[str]
+    families: Collection[tuple[str, str]]
+    make_fallback: Callable[[Any], None]
+    _counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _fusions: set[str] = field(default_factory=set)
+    #: What the pass that is about to run calls, and the name of PyTorch's that it runs under.
+    _passed: tuple[str, str] = ("", "")
 
     def _is_vetoed(self, kind: str, what: str, where: str = "", *, required: bool = False) -> bool:
         if kind == "fusion":
@@ -171,12 +160,12 @@ class _Vetoes:
             self._counts[kind, what] += 1
         step = Application(kind, what, occurrence, where, required)
         if is_new:
-            self._applied.applications.append(step)
-        if step in self._vetoed or step.family in self._families:
+            self.applied.applications.append(step)
+        if step in self.vetoed or step.family in self.families:
             return True
-        return kind in self._kinds and not required
+        return kind in self.kinds and not required
 
-    def _subsystem(
+    def subsystem(
         self, original: Callable[..., bool], backend: str, subsystem: str, debug_info: Callable[[], str] | None = None
     ) -> bool:
         kind = _SUBSYSTEMS.get(subsystem)
@@ -191,12 +180,12 @@ class _Vetoes:
             required = kind.endswith("_pass") and what.startswith("decompose_")
         is_vetoed = self._is_vetoed(kind, what, where, required=required)
         if is_vetoed and required and kind == "decomposition":
-            self._make_fallback(about)
+            self.make_fallback(about)
         return is_vetoed
 
-    def _pass(self, original: Callable[..., Any], observer: Any, run: Callable[[Any], Any]) -> Any:
+    def run_pass(self, original: Callable[..., Any], observer: Any, run: Callable[[Any], Any]) -> Any:
         """Note a pass that left the graph as it was; one that raises did not."""
-        steps, place = self._applied.applications, len(self._applied.applications)
+        steps, place = self.applied.applications, len(self.applied.applications)
         before, function = _text_of(observer.gm), _function_of(observer.passname, run)
         where = ", ".join(_matched_by(run, observer.gm))
         outer, self._passed = self._passed, (observer.passname, function)
@@ -212,11 +201,11 @@ class _Vetoes:
                 acted = not done or _text_of(observer.gm) != before
                 steps[place] = replace(steps[place], acted=acted, where=where)
 
-    def _rewrite(self, original: Callable[..., None], entry: Any, match: Any, graph: Any, node: Any) -> None:
+    def rewrite(self, original: Callable[..., None], entry: Any, match: Any, graph: Any, node: Any) -> None:
         if not self._is_vetoed("rewrite", f"{_pattern_name(entry)} at {node.name}", line_of(node)):
             original(entry, match, graph, node)
 
-    def _fusion(
+    def fusion(
         self, original: Callable[..., bool], scheduler: Any, first: Any, second: Any, *others: Any, **options: Any
     ) -> bool:
         allowed = original(scheduler, first, second, *others, **options)
@@ -309,11 +298,7 @@ _SETTINGS: tuple[tuple[str, SettingLayer, Mapping[str, Any]], ...] = (
     ("no vectorized code", "codegen", {"cpp.simdlen": 1}),
     ("no results written into inputs of a kernel", "memory", {"inplace_buffers": False}),
     ("no reuse of buffers", "memory", {"allow_buffer_reuse": False}),
-    (
-        "no other order of kernels",
-        "scheduling",
-        {"reorder_for_locality": False, "reorder_for_peak_memory": False},
-    ),
+    ("no other order of kernels", "scheduling", {"reorder_for_locality": False, "reorder_for_peak_memory": False}),
     ("no other memory layouts", "layout", {"layout_optimization": False, "comprehensive_padding": False}),
     ("low precision rounded as in eager", "codegen", {"emulate_precision_casts": True}),
     ("no unrolled reductions", "lowering", {"unroll_reductions_threshold": 1}),
@@ -327,7 +312,6 @@ _GPU_SETTINGS: tuple[tuple[str, SettingLayer, Mapping[str, Any]], ...] = (
     ("no sums of rows and columns in one kernel", "fusion", {"triton.mix_order_reduction": False}),
 )
 
-
 _NO_CACHE = "no cache of compiled graphs"
 
 #: The sentences of all settings that :func:`settings_to_try` may return, whatever this torch has.
@@ -336,7 +320,7 @@ SETTING_SENTENCES = (_NO_CACHE, *(sentence for sentence, _, _ in _SETTINGS + _GP
 
 def settings_to_try(*, gpu: bool = False) -> tuple[Setting, ...]:
     """Return what can be taken out by settings, of code for a GPU or not; without those that this torch lacks."""
-    names = inductor_config_names()
+    names = config_names(INDUCTOR)
     known = (
         (sentence, layer, {key: value for key, value in values.items() if key in names})
         for sentence, layer, values in (_SETTINGS + _GPU_SETTINGS if gpu else _SETTINGS)

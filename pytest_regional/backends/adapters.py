@@ -11,10 +11,10 @@ from pytest_regional._torch.autograd_cache import pytorchs_key
 from pytest_regional._torch.config import forced_autograd_cache
 from pytest_regional._torch.dynamo import (
     aot_eager_backend,
-    named_backend,
     regional_inductor,
     regional_inductor_backend,
     regional_inductor_pass,
+    registered_backend,
 )
 from pytest_regional.backends.capabilities import Capabilities, Support, declared, supported, supported_for, unsupported
 from pytest_regional.backends.spec import BackendSpec
@@ -29,21 +29,10 @@ ALTERNATIVES = {
 def reference() -> BackendSpec:
     """Return the reference backend of this package."""
 
-    def factory() -> Any:
-        from pytest_regional.reference.dynamo_backend import regional
+    def backend() -> Any:
+        from pytest_regional.reference import dynamo_backend
 
-        return regional
-
-    def variant(option: str, value: str) -> Any:
-        return functools.partial(factory(), **{option: value})
-
-    def without(option: str) -> Any:
-        return functools.partial(factory(), **{option: False})
-
-    def forget() -> None:
-        from pytest_regional.reference.dynamo_backend import clear_caches
-
-        clear_caches()
+        return dynamo_backend
 
     def graph_pass() -> Any:
         from pytest_regional.reference.passes import RegionalInductor
@@ -51,19 +40,20 @@ def reference() -> BackendSpec:
         return RegionalInductor()
 
     def cache_key(gm: Any, example_inputs: Sequence[Any]) -> CacheKey:
-        from pytest_regional.reference.dynamo_backend import explain_key
+        return backend().explain_key(gm, example_inputs)  # type: ignore[no-any-return]
 
-        return explain_key(gm, example_inputs)
+    def variant(option: str, value: object) -> Any:
+        return functools.partial(backend().regional, **{option: value})
 
     return BackendSpec(
         "reference",
-        factory,
+        lambda: backend().regional,
         Capabilities(),
         graph_pass=graph_pass,
-        forget=forget,
+        forget=lambda: backend().clear_caches(),
         compile_options=frozenset({"pre_grad_pass_timing"}),
         variants={option: functools.partial(variant, option) for option in ("partitioner", "on_region_error")},
-        alternatives={words: functools.partial(without, option) for words, option in ALTERNATIVES.items()},
+        alternatives={words: functools.partial(variant, option, False) for words, option in ALTERNATIVES.items()},
         cache_key=cache_key,
     )
 
@@ -85,17 +75,17 @@ REGIONS = (
     "region_ids",
     "region_configs",
     "distinct_region_configs",
-    "annotation_checks",
     "interleaved_regions",
     "nested_regions",
     "share_identical",
-    "region_edges",
     "region_order",
 )
-PRE_GRAD_PASSES = ("pre_grad_passes", "pre_grad_pass_lists", "pre_grad_timing", "pre_grad_timing_checked")
-OUTER_CACHE = ("outer_cache", "outer_cache_before_backward", "outer_cache_of_functions")
+PRE_GRAD_PASSES = ("pre_grad_passes", "pre_grad_pass_lists", "pre_grad_timing")
+OUTER_CACHE = ("outer_cache", "outer_cache_of_training")
 
-PRECOMPILE = supported_for(">=2.13", "caching_precompile was not tried with an older torch")
+
+def _precompile() -> Support:
+    return supported_for(">=2.13", "caching_precompile was not tried with an older torch")
 
 
 def without(names: Iterable[str], reason: str) -> dict[str, Support]:
@@ -105,38 +95,27 @@ def without(names: Iterable[str], reason: str) -> dict[str, Support]:
 
 def torch_regional() -> BackendSpec:
     """Return PyTorch's ``regional_inductor`` through ``aot_autograd``."""
-
-    def factory() -> Any:
-        return regional_inductor_backend()
-
-    def graph_pass() -> Any:
-        return regional_inductor_pass()
-
-    def compilers() -> Any:
-        return (regional_inductor(),)
-
-    def with_partitioner(partitioner: str) -> Any:
-        return regional_inductor_backend(partitioner)
-
     capabilities = declared(
         **without(PRE_GRAD_PASSES, "Inductor's pre-grad stage runs once for every region, never on the whole graph"),
         **without(OUTER_CACHE, "regions are cached one by one; the whole result only under force_autograd_cache"),
         region_ids=supported_for(">=2.13", "torch 2.11 ignores inductor_region: all annotated nodes are one region"),
         share_identical=unsupported("every partition is compiled on its own"),
         annotation_checks=unsupported("what an annotation holds is not checked: docs/findings/annotation_mistakes.py"),
-        region_edges=unsupported("an edge inside a region does not compile: docs/findings/control_deps_in_region.py"),
-        region_order=unsupported("the order in an annotation is ignored"),
+        region_order=unsupported(
+            "an edge inside a region does not compile (docs/findings/control_deps_in_region.py), and the order in an "
+            "annotation is ignored"
+        ),
         pytorch_outer_cache=supported(),
-        precompile=PRECOMPILE,
+        precompile=_precompile(),
     )
     return BackendSpec(
         "torch",
-        factory,
+        regional_inductor_backend,
         capabilities(),
-        graph_pass=graph_pass,
-        variants={"partitioner": with_partitioner},
-        compilers=compilers,
-        cache_key=_key_in_pytorchs_cache(factory),
+        graph_pass=regional_inductor_pass,
+        variants={"partitioner": regional_inductor_backend},
+        compilers=lambda: (regional_inductor(),),
+        cache_key=_key_in_pytorchs_cache(regional_inductor_backend),
     )
 
 
@@ -145,7 +124,7 @@ _BY_NAME = "a backend that torch.compile knows by name is not taken to {}; a Bac
 
 class GraphCapabilities(
     Capabilities,
-    **without(REGIONS, _BY_NAME.format("look at annotations")),
+    **without((*REGIONS, "annotation_checks"), _BY_NAME.format("look at annotations")),
     **without(PRE_GRAD_PASSES, _BY_NAME.format("run Inductor's passes")),
     **without(OUTER_CACHE, _BY_NAME.format("keep results")),
     **without(("inductor_code", "region_counts"), _BY_NAME.format("use Inductor")),
@@ -169,19 +148,16 @@ def inductor() -> BackendSpec:
         **without(REGIONS, "the whole graph is compiled as one"),
         pre_grad_pass_lists=supported_for(">=2.12", "torch 2.11 calls the list itself"),
         pre_grad_timing=supported_for(">=2.12", "torch 2.11 always runs passes before the cache is looked up"),
-        pre_grad_timing_checked=unsupported(
-            "with a misspelt timing the pass never runs, with an empty uuid the cache is bypassed, in silence: "
-            "docs/findings/misspelt_pre_grad_timing.py and docs/findings/empty_pass_uuid.py"
+        annotation_checks=unsupported(
+            "annotations are not read; with a misspelt timing the pass never runs, with an empty uuid the cache is "
+            "bypassed, in silence: docs/findings/misspelt_pre_grad_timing.py and docs/findings/empty_pass_uuid.py"
         ),
-        outer_cache_before_backward=unsupported(
-            "AOTAutograd's cache saves a graph that trains when its backward has compiled"
+        outer_cache_of_training=unsupported(
+            "AOTAutograd's cache saves a graph that trains when its backward has compiled, and one with an "
+            "autograd.Function only if autograd_cache_allow_custom_autograd_functions is set"
         ),
-        precompile=PRECOMPILE,
-        outer_cache_of_functions=unsupported("a bypass, unless autograd_cache_allow_custom_autograd_functions is set"),
+        precompile=_precompile(),
     )
-
-    def by_name() -> Any:
-        return named_backend("inductor")
 
     return BackendSpec(
         "inductor",
@@ -189,7 +165,7 @@ def inductor() -> BackendSpec:
         capabilities(),
         graph_pass=graph_pass,
         partitioner="min_cut",
-        cache_key=_key_in_pytorchs_cache(by_name),
+        cache_key=_key_in_pytorchs_cache(lambda: registered_backend("inductor")),
     )
 
 
@@ -197,24 +173,16 @@ def aot_eager() -> BackendSpec:
     """Return ``aot_eager``: AOTAutograd without a compiler."""
     capabilities = declared(
         **without(
-            (*REGIONS, *OUTER_CACHE, "compiles_regions", "inductor_code", "region_counts"),
+            (*REGIONS, *OUTER_CACHE, "annotation_checks", "compiles_regions", "inductor_code", "region_counts"),
             "nothing is compiled: the graph runs eager",
         ),
         **without(PRE_GRAD_PASSES, "Inductor's pre-grad stage is never reached"),
     )
-
-    def with_partitioner(partitioner: str) -> Any:
-        return aot_eager_backend(partitioner)
-
     return BackendSpec(
         "aot_eager",
         lambda: "aot_eager",
         capabilities(),
-        graph_pass=lambda: _as_it_is,
+        graph_pass=lambda: lambda gm, example_inputs: gm,
         partitioner="min_cut",
-        variants={"partitioner": with_partitioner},
+        variants={"partitioner": aot_eager_backend},
     )
-
-
-def _as_it_is(gm: Any, example_inputs: Any) -> Any:
-    return gm

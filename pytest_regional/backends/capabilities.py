@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import types
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -74,6 +75,29 @@ def versions_in(specifier: object) -> SpecifierSet:
         raise ValueError(f"{specifier!r} is no version specifier such as '>=2.13' or '>=2.11,<2.14'") from error
 
 
+#: Capabilities until 0.9, whose names work until 1.0, and what each is part of.
+_FORMER = {
+    "full_graph_artifacts": "full_graph",
+    "outer_cache_before_backward": "outer_cache_of_training",
+    "outer_cache_of_functions": "outer_cache_of_training",
+    "pre_grad_timing_checked": "annotation_checks",
+    "region_edges": "region_order",
+}
+
+
+def present_name(name: str) -> str:
+    """Return the name that capability ``name`` has now.
+
+    Warns:
+        DeprecationWarning: ``name`` is a former one.
+    """
+    if name not in _FORMER:
+        return name
+    present = _FORMER[name]
+    warnings.warn(f"capability {name!r} goes with 1.0: it is part of {present!r}", DeprecationWarning, stacklevel=3)
+    return present
+
+
 def capability(sentence: str, *, not_claimed: str = "") -> property:
     """Return a capability for the body of a class; ``not_claimed`` is the reason why a backend lacks it by default.
 
@@ -113,7 +137,10 @@ class Capabilities:
     distinct_region_configs = capability(
         "Nodes of one region id with different ``inductor_configs`` are compiled apart, each with its own."
     )
-    annotation_checks = capability("A mistake in an annotation is an error that names it.")
+    annotation_checks = capability(
+        "A mistake in an annotation is an error that names it; so is a misspelt timing of passes, and a uuid of a pass "
+        "that identifies nothing."
+    )
     interleaved_regions = capability("Regions that depend on each other both ways (a1 -> b2, b1 -> a2) compile.")
     nested_regions = capability("Regions inside the body of a higher-order operator are found and compiled.")
     share_identical = capability("Identical partitions are compiled once.")
@@ -143,21 +170,21 @@ class Capabilities:
         "The compilers named in the ``options`` of a ``nested_compile_region`` compile its body.",
         not_claimed="a backend has to ask for these options; PyTorch's regional_inductor_invoke_subgraph does",
     )
-    region_edges = capability("An order edge (``control_deps``) inside a region holds in the code generated for it.")
     region_order = capability(
-        'Annotations may ask for a region to run after others: ``region("comm", after=["mlp"])``.'
+        "An order holds in the code generated: of an edge (``control_deps``) inside a region, and of an annotation "
+        'that asks for a region to run after others, ``region("comm", after=["mlp"])``.'
     )
     pre_grad_passes = capability("A custom pre-grad pass runs once per Dynamo graph.")
     pre_grad_pass_lists = capability("``pre_grad_custom_pass`` may be a list of passes, which run in its order.")
     pre_grad_timing = capability(
         "``pre_grad_pass_timing`` says whether passes run before the cache lookup or only on a miss."
     )
-    pre_grad_timing_checked = capability("A misspelt timing is an error, and so is a uuid that identifies nothing.")
     outer_cache = capability(
         "The result of a whole Dynamo graph is kept on disk: the same program in another process is a hit."
     )
-    outer_cache_before_backward = capability("The result of a graph that trains is kept before any backward ran.")
-    outer_cache_of_functions = capability("An ``autograd.Function`` does not keep a graph out of that cache.")
+    outer_cache_of_training = capability(
+        "The result of a graph that trains is kept before any backward ran, with an ``autograd.Function``, too."
+    )
     pytorch_outer_cache = capability(
         "PyTorch's own cache, once ``force_autograd_cache`` is on, keeps what this backend makes of a whole graph.",
         not_claimed="PyTorch's cache of whole graphs is tested with PyTorch's regional backend",
@@ -168,10 +195,8 @@ class Capabilities:
         not_claimed=("PyTorch stores traces with results that its own cache of whole graphs keeps, and with no others"),
     )
     full_graph = capability(
-        "A graph captured ahead of time, forward or backward, can be compiled by it as the last pass of a pipeline."
-    )
-    full_graph_artifacts = capability(
-        "What such a pipeline made can be saved, and loaded in another process without a compile."
+        "A graph captured ahead of time, forward or backward, can be compiled by it as the last pass of a pipeline; "
+        "the result can be saved, and loaded in another process without a compile."
     )
 
     _disclaimed: Mapping[str, Support] = {}
@@ -183,9 +208,13 @@ class Capabilities:
             RegionalValueError: a keyword that is no capability.
         """
         super().__init_subclass__()
+        for name in _FORMER.keys() & vars(cls):
+            setattr(cls, present_name(name), vars(cls)[name])
+            delattr(cls, name)
         for name, answer in answers.items():
             support = answer if isinstance(answer, Support) else Support(answer, "" if answer else "declared absent")
-            setattr(cls, name, _answering(support, cls.sentence(name)))
+            known = cls._known(name)
+            setattr(cls, known, _answering(support, cls.sentence(known)))
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -227,9 +256,10 @@ class Capabilities:
     @classmethod
     def _known(cls, name: str) -> str:
         # As names() finds them, without reading all: this is asked many times for each fuzzed program.
-        if not isinstance(getattr(cls, name, None), property):
+        present = present_name(name)
+        if not isinstance(getattr(cls, present, None), property):
             raise RegionalValueError(unknown_name("capability", name, cls.names()))
-        return name
+        return present
 
 
 def declared(**answers: Support | bool) -> Callable[[], Capabilities]:

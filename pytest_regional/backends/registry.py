@@ -8,7 +8,7 @@ import importlib.metadata
 import importlib.util
 import pkgutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from pytest_regional._base.errors import RegionalError, RegionalValueError
 from pytest_regional._base.files import text_of
 from pytest_regional._base.text import unknown_name
 from pytest_regional._torch.dynamo import registered_names
+from pytest_regional.backends import adapters
 from pytest_regional.backends.spec import BackendSpec
 
 GROUP = "pytest_regional.backends"
@@ -34,8 +35,6 @@ class BackendImportError(RegionalError, ImportError):
 
 
 def _built_in() -> dict[str, Callable[[], BackendSpec]]:
-    from pytest_regional.backends import adapters
-
     # The reference is an optional part.
     reference = {"reference": adapters.reference} if importlib.util.find_spec("pytest_regional.reference") else {}
     return {
@@ -64,17 +63,11 @@ def origin(name: str) -> str:
     """Say where backend ``name`` comes from."""
     if name in _built_in():
         return "built in"
-    entry = _entry_points().get(name)
-    if entry is not None:
-        return f"{entry.value}, of {_package(entry)}"
-    entry = _for_torch_compile().get(name)
-    if entry is not None:
-        return f"{entry.value}, of {_package(entry)}, registered with torch.compile"
+    for entries, how in ((_entry_points(), ""), (_for_torch_compile(), ", registered with torch.compile")):
+        if name in entries:
+            package = entries[name].dist
+            return f"{entries[name].value}, of {package.name if package else 'an unknown package'}{how}"
     return "named by --regional-backend or regional_backend"
-
-
-def _package(entry: importlib.metadata.EntryPoint) -> str:
-    return entry.dist.name if entry.dist else "an unknown package"
 
 
 def resolve(name: str) -> BackendSpec:
@@ -105,29 +98,18 @@ def _find(name: str) -> BackendSpec:
     registered = _for_torch_compile()
     if name in registered:
         # Loaded now, not in the first test that compiles: what its import changes is no test's doing.
-        value = _load(name, registered[name].load)
-        return _of_torch_compile(name, value)
-    built_into_torch = _built_into_torch(name)
-    if name in built_into_torch:
+        return _of_torch_compile(name, _load(name, registered[name].load))
+    # What `torch.compile` takes besides; names for debugging only where this is one.
+    of_torch = [one for one in registered_names(name) if one not in (*names(), _OURS)]
+    if name in of_torch:
         return _of_torch_compile(name, name)
-    raise UnknownBackendError(_unknown(name, built_into_torch))
+    known = unknown_name("backend", name, names(), unlisted=of_torch)
+    others = f" torch.compile also has {', '.join(of_torch)}." if of_torch else ""
+    raise UnknownBackendError(f"{known}{others} A backend may also be given as package.module:attribute.")
 
 
 def _of_torch_compile(name: str, backend: Any) -> BackendSpec:
-    from pytest_regional.backends.adapters import GraphCapabilities
-
-    return BackendSpec(name, factory=lambda: backend, capabilities=GraphCapabilities(), plain=True)
-
-
-def _built_into_torch(name: str) -> tuple[str, ...]:
-    """Return the names that ``torch.compile`` takes besides; those for debugging only where ``name`` is one."""
-    return tuple(one for one in registered_names(name) if one not in (*names(), _OURS))
-
-
-def _unknown(name: str, built_into_torch: Iterable[str]) -> str:
-    known = unknown_name("backend", name, names(), unlisted=built_into_torch)
-    others = f" torch.compile also has {', '.join(built_into_torch)}." if built_into_torch else ""
-    return f"{known}{others} A backend may also be given as package.module:attribute."
+    return BackendSpec(name, factory=lambda: backend, capabilities=adapters.GraphCapabilities(), plain=True)
 
 
 def _load(name: str, load: Callable[[], Any]) -> Any:
@@ -144,11 +126,7 @@ def _specify(name: str, value: Any) -> BackendSpec:
         raise BackendImportError(
             f"backend {name!r} is {type(value).__name__}; expected a BackendSpec or a Dynamo backend (a callable)"
         )
-    return BackendSpec(name=_short_name(name), factory=lambda: value, plain=True)
-
-
-def _short_name(name: str) -> str:
-    return name.rpartition(":")[2] if ":" in name else name
+    return BackendSpec(name=name.rpartition(":")[2], factory=lambda: value, plain=True)
 
 
 def full_graph_modules() -> tuple[Any, Any]:
@@ -164,7 +142,6 @@ else:
     import tomli as tomllib  # pytest needs it there, too
 
 SECTION = "tool.pytest-regional.backends"
-_KEYS = ("disclaims",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,13 +176,24 @@ class ProjectFile:
         section = tools.get("pytest-regional", {}) if isinstance(tools, dict) else {}
         if not isinstance(section, dict) or not isinstance(section.get("backends", {}), dict):
             raise RegionalValueError(f"{path}: [{SECTION}]: expected a table for each backend")
-        unknown = [key for key in section if key != "backends"]
-        if unknown:
-            raise RegionalValueError(f"{path}: [tool.pytest-regional]: {unknown_name('key', unknown[0], ['backends'])}")
-        backends = section.get("backends", {})
-        return ProjectFile(
-            path, {name: _disclaimed(f"{path}: [{SECTION}.{name}]", said) for name, said in backends.items()}
-        )
+        for key in section:
+            if key != "backends":
+                raise RegionalValueError(f"{path}: [tool.pytest-regional]: {unknown_name('key', key, ['backends'])}")
+        disclaimed = {}
+        for name, said in section.get("backends", {}).items():
+            where = f"{path}: [{SECTION}.{name}]"
+            if not isinstance(said, dict):
+                raise RegionalValueError(f"{where}: expected a table with disclaims")
+            for key in said:
+                if key != "disclaims":
+                    raise RegionalValueError(f"{where}: {unknown_name('key', key, ['disclaims'])}")
+            reasons = said.get("disclaims", {})
+            if not isinstance(reasons, dict) or not all(isinstance(why, str) and why for why in reasons.values()):
+                raise RegionalValueError(
+                    f"{where} disclaims: expected a table of capabilities, each with the reason in words"
+                )
+            disclaimed[name] = dict(reasons)
+        return ProjectFile(path, disclaimed)
 
     def applied_to(self, spec: BackendSpec) -> BackendSpec:
         """Return ``spec`` without the capabilities that the file disclaims for it.
@@ -220,15 +208,3 @@ class ProjectFile:
             return dataclasses.replace(spec, capabilities=spec.capabilities.disclaiming(reasons))
         except RegionalValueError as error:
             raise RegionalValueError(f"{self.path}: [{SECTION}.{spec.name}] disclaims: {error}") from error
-
-
-def _disclaimed(where: str, said: Any) -> dict[str, str]:
-    if not isinstance(said, dict):
-        raise RegionalValueError(f"{where}: expected a table with {', '.join(_KEYS)}")
-    for key in said:
-        if key not in _KEYS:
-            raise RegionalValueError(f"{where}: {unknown_name('key', key, _KEYS)}")
-    reasons = said.get("disclaims", {})
-    if not isinstance(reasons, dict) or not all(isinstance(reason, str) and reason for reason in reasons.values()):
-        raise RegionalValueError(f"{where} disclaims: expected a table of capabilities, each with the reason in words")
-    return dict(reasons)

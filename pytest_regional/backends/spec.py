@@ -98,14 +98,15 @@ class BackendSpec:
                 f"backend {self.name!r}: capabilities must be an instance of Capabilities, not {self.capabilities!r}; "
                 f"a class, such as declared(...) returns, wants calling: declared(...)()"
             )
-        if self.graph_pass is not None and not callable(self.graph_pass):
-            raise TypeError(f"backend {self.name!r}: graph_pass must be callable and return the pass")
-        if not callable(self.compilers):
-            raise TypeError(f"backend {self.name!r}: compilers must be callable and return the functions")
-        if self.cache_key is not None and not callable(self.cache_key):
-            raise TypeError(f"backend {self.name!r}: cache_key must be callable and return the key of a Dynamo graph")
-        if self.compiled is not None and not callable(self.compiled):
-            raise TypeError(f"backend {self.name!r}: compiled must be callable and return a number")
+        for argument, returned in (
+            ("graph_pass", "the pass"),
+            ("compilers", "the functions"),
+            ("cache_key", "the key of a Dynamo graph"),
+            ("compiled", "a number"),
+        ):
+            given = getattr(self, argument)
+            if not callable(given) and (given is not None or argument == "compilers"):
+                raise TypeError(f"backend {self.name!r}: {argument} must be callable and return {returned}")
         if self.precision is not None and not callable(self.precision):
             self._checked_precision(self.precision)
         for option in self.compile_options - COMPILE_OPTIONS:

@@ -2,7 +2,7 @@
 
 Read in this order: ``scripts`` writes short programs that show a finding, ``running`` runs them under a change (another
 backend, other seeds, another release of PyTorch) and makes one of a failed test, ``gathering`` collects the facts of a
-report and writes it, ``known_issues`` finds what was reported before, ``graph_source`` writes a graph as Python.
-``_script_run`` and ``_failing_call`` run in processes of their scripts. May import: ``testing``, ``fuzz``,
+report and writes it, ``known_issues`` finds what was reported before. ``_script_run`` runs in processes of scripts,
+``_failing_call`` in that of a failed test, whose graph it writes as Python. May import: ``testing``, ``fuzz``,
 ``harness``, ``backends``, ``_torch``, ``_base``.
 """

@@ -5,10 +5,13 @@ It is loaded in a run of one test alone, which :mod:`pytest_regional.bug_report.
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
+import operator
 import os
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,19 +20,24 @@ import pytest
 import torch
 import torch.fx
 
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional._base.processes import cpu_seconds
-from pytest_regional._base.text import first_line
-from pytest_regional._torch.fx_graphs import run_checked
-from pytest_regional.bug_report.graph_source import UnwritableGraphError, source_of_graph, sources_of_inputs
+from pytest_regional._base.text import first_line, tuple_text
+from pytest_regional._torch.fx_graphs import qualified_name, run_checked
 from pytest_regional.bug_report.running import ANSWER_VARIABLE
-from pytest_regional.fuzz.oracles.oracle import kinds_of
+from pytest_regional.fuzz.oracles.example_run import kinds_of
+from pytest_regional.harness.blame.culprit import Change
 from pytest_regional.harness.blame.divergence import NoGraphError, captured_graphs
-from pytest_regional.harness.blame.experiments import Change
 from pytest_regional.harness.parity.check import ParityCheck
 from pytest_regional.harness.parity.inputs import copy_inputs
 from pytest_regional.harness.parity.report import BadProgramError, ParityError
 from pytest_regional.harness.raised import class_of
 from pytest_regional.harness.regional import Regional
+
+
+class _UnwritableGraphError(RegionalValueError):
+    """A graph, or an input of it, that no source makes; the message says what it holds."""
+
 
 #: Whether a graph fails with inputs as the whole one did.
 Fails = Callable[[torch.fx.GraphModule, Sequence[Any]], bool]
@@ -56,9 +64,12 @@ def reduced(module: torch.fx.GraphModule, inputs: Sequence[Any], fails: Fails, *
         seconds: of processor time, how long to go on.
     """
     best, until = Reduced(module, tuple(inputs)), cpu_seconds() + seconds
-    for one in _alone(best):
-        if _holds(one, fails, until):
-            best = one
+    results = len(_results(module.graph))
+    for number in range(results) if results > 1 else ():
+        graph = _copy(module.graph)
+        alone = _finished(best, graph, [_results(graph)[number]])
+        if _holds(alone, fails, until):
+            best = alone
             break
     size = _count(best)
     while size and cpu_seconds() < until:
@@ -87,21 +98,9 @@ def _count(one: Reduced) -> int:
     return len(_computed(one.module.graph))
 
 
-def _alone(one: Reduced) -> list[Reduced]:
-    """Return the graph with each of its results alone."""
-    results = _results(one.module.graph)
-    return [_with_results(one, [number]) for number in range(len(results))] if len(results) > 1 else []
-
-
 def _results(graph: torch.fx.Graph) -> list[Any]:
     (output,) = (node for node in graph.nodes if node.op == "output")
     return list(output.args[0]) if isinstance(output.args[0], tuple | list) else [output.args[0]]
-
-
-def _with_results(one: Reduced, kept: Sequence[int]) -> Reduced:
-    graph = _copy(one.module.graph)
-    results = _results(graph)
-    return _finished(one, graph, [results[number] for number in kept])
 
 
 def ended_at(one: Reduced, count: int) -> Reduced | None:
@@ -138,17 +137,14 @@ def without(one: Reduced, start: int, count: int) -> Reduced | None:
             given = graph.placeholder(f"{node.name}_given")
         node.replace_all_uses_with(given, delete_user_cb=lambda user: user not in chosen)
         results = [given if result is node else result for result in results]
-        inputs.insert(_place(graph, given), value.detach().requires_grad_(value.requires_grad))
+        place = [node for node in graph.nodes if node.op == "placeholder"].index(given)
+        inputs.insert(place, value.detach().requires_grad_(value.requires_grad))
     (output,) = (node for node in graph.nodes if node.op == "output")
     output.args = (tuple(results),)
     for node in reversed(graph.nodes):
         if node in chosen and not node.users:
             graph.erase_node(node)
     return _finished(Reduced(one.module, tuple(inputs)), graph, results)
-
-
-def _place(graph: torch.fx.Graph, given: torch.fx.Node) -> int:
-    return [node for node in graph.nodes if node.op == "placeholder"].index(given)
 
 
 def _copy(graph: torch.fx.Graph) -> torch.fx.Graph:
@@ -201,21 +197,16 @@ def pytest_exception_interact(node: Any, call: Any, report: Any) -> None:
     error = call.excinfo.value
     if answer.exists() or isinstance(error, pytest.skip.Exception):
         return
-    check = _check_in(error)
-    if check is None or not isinstance(error, ParityError):
-        said = f"it ends with {first_line(error)}, not with an error of assert_parity"
-        answer.write_text(json.dumps({"refused": said}), encoding="utf-8")
-        return
-    try:
-        data = _written(check, error)
-    except (NoGraphError, UnwritableGraphError) as reason:
-        data = {"refused": str(reason)}
-    answer.write_text(json.dumps(data), encoding="utf-8")
-
-
-def _check_in(error: BaseException) -> ParityCheck | None:
     frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-    return next((f.f_locals.get("check") for f in frames if f.f_code is Regional.assert_parity.__code__), None)
+    check = next((f.f_locals.get("check") for f in frames if f.f_code is Regional.assert_parity.__code__), None)
+    if check is None or not isinstance(error, ParityError):
+        data = {"refused": f"it ends with {first_line(error)}, not with an error of assert_parity"}
+    else:
+        try:
+            data = _written(check, error)
+        except (NoGraphError, _UnwritableGraphError) as reason:
+            data = {"refused": str(reason)}
+    answer.write_text(json.dumps(data), encoding="utf-8")
 
 
 def _written(check: ParityCheck, error: ParityError) -> dict[str, Any]:
@@ -223,7 +214,7 @@ def _written(check: ParityCheck, error: ParityError) -> dict[str, Any]:
 
     Raises:
         NoGraphError: Dynamo makes none of it, fails, or makes several of which none fails alone.
-        UnwritableGraphError: it calls what no source names.
+        _UnwritableGraphError: it calls what no source names.
     """
     kinds = _kinds(error)
 
@@ -236,20 +227,31 @@ def _written(check: ParityCheck, error: ParityError) -> dict[str, Any]:
             return None
         return None
 
+    try:
+        captured = captured_graphs(check)
+    except Exception as failed:
+        raise NoGraphError(f"its graph cannot be captured: {first_line(failed)}") from failed
     # A graph may be called several times.
-    calls = {id(graph): (graph, inputs) for graph, inputs in reversed(_captured(check))}
+    calls = {id(graph): (graph, inputs) for graph, inputs in reversed(captured)}
     graphs = [_with_tensors_as_inputs(graph, inputs) for graph, inputs in reversed(calls.values())]
     failing = ((one, found) for one in graphs if (found := failure(one.module, one.inputs)))
     small, found = next(failing, (None, None))
     if small is not None and found is not None:
         error = found
         small = reduced(small.module, small.inputs, lambda *given: failure(*given) is not None, seconds=_SECONDS)
-    elif _is_wrong_captured(check, kinds):
-        raise NoGraphError("Dynamo's graph of it is wrong already when it runs eagerly, so no graph shows the defect")
-    elif len(graphs) == 1:
-        small = graphs[0]
     else:
-        raise NoGraphError(f"Dynamo makes {len(graphs)} graphs of the program, and none of them fails alone")
+        check.regional.restart()
+        with check.regional._changed(Change("Dynamo's graph run eagerly", backend=lambda gm, inputs, **options: gm)):
+            try:
+                replace(check, depth="off").run()
+            except ParityError as eager:
+                if kinds & _kinds(eager):
+                    raise NoGraphError(
+                        "Dynamo's graph of it is wrong already when it runs eagerly, so no graph shows the defect"
+                    ) from eager
+        if len(graphs) != 1:
+            raise NoGraphError(f"Dynamo makes {len(graphs)} graphs of the program, and none of them fails alone")
+        small = graphs[0]
     first = error.report.mismatches[0] if error.report.mismatches else None
     return {
         "program": source_of_graph(small.module.graph),
@@ -257,38 +259,16 @@ def _written(check: ParityCheck, error: ParityError) -> dict[str, Any]:
         "inputs": list(sources_of_inputs(small.inputs)),
         "origin": kinds_of(replace(one, where=one.where.rpartition(": ")[2]) for one in error.report.mismatches),
         "seen": str(first) if first else str(error).partition("\n")[0],
-        "operators": sorted({_operator(node) for node in small.module.graph.nodes if node.op.startswith("call")}),
+        "operators": sorted(
+            {
+                str(node.target if isinstance(node.target, str) else getattr(node.target, "__name__", node.target))
+                for node in _computed(small.module.graph)
+            }
+        ),
         "backend": check.regional._spec.origin or check.regional.backend,
         "raises": class_of(error.__cause__) if error.__cause__ and kinds == {"exception"} else "",
         "dynamic": check.regional._options.dynamic,
     }
-
-
-def _is_wrong_captured(check: ParityCheck, kinds: set[str]) -> bool:
-    """Return whether the program fails alike where what Dynamo captured runs eagerly."""
-    check.regional.restart()
-    with check.regional._changed(Change("Dynamo's graph run eagerly", backend=lambda gm, inputs, **options: gm)):
-        try:
-            replace(check, depth="off").run()
-        except ParityError as found:
-            return bool(kinds & _kinds(found))
-    return False
-
-
-def _captured(check: ParityCheck) -> list[tuple[torch.fx.GraphModule, list[Any]]]:
-    """Return Dynamo's graphs of a program, and what each is called with.
-
-    Raises:
-        NoGraphError: Dynamo fails, with any exception.
-    """
-    try:
-        return captured_graphs(check)
-    except Exception as error:
-        raise NoGraphError(f"its graph cannot be captured: {first_line(error)}") from error
-
-
-def _operator(node: torch.fx.Node) -> str:
-    return str(node.target if isinstance(node.target, str) else getattr(node.target, "__name__", node.target))
 
 
 def _kinds(error: ParityError) -> set[str]:
@@ -308,3 +288,187 @@ def _with_tensors_as_inputs(graph: torch.fx.GraphModule, inputs: Sequence[Any]) 
             graph.graph.erase_node(node)
     graph.recompile()
     return Reduced(graph, tuple(given))
+
+
+# A graph as the Python that made it, and its inputs as Python that makes such tensors.
+
+#: What is written between two operands.
+_BETWEEN = {
+    operator.add: "+",
+    operator.sub: "-",
+    operator.mul: "*",
+    operator.truediv: "/",
+    operator.floordiv: "//",
+    operator.mod: "%",
+    operator.pow: "**",
+    operator.matmul: "@",
+    operator.lt: "<",
+    operator.gt: ">",
+    operator.eq: "==",
+}
+
+#: Operators whose bodies may be functions; of others Dynamo takes only what its own wrappers make of functions.
+_WITH_BODIES = ("torch.ops.higher_order.cond", "torch.ops.higher_order.while_loop")
+
+#: So many numbers are written down; tensors with more are made.
+_WRITTEN = 4096
+
+#: So many numbers are short enough to be read.
+_SHORT = 24
+
+_PLAIN = (bool, int, str, type(None), type(...), torch.dtype, torch.memory_format, torch.layout)
+
+
+def source_of_graph(graph: torch.fx.Graph, *, annotated: bool = True) -> str:
+    """Return the source of a function ``program`` with the operators of a graph, and its annotations.
+
+    Bodies of operators such as ``cond`` are functions before it.
+
+    Raises:
+        _UnwritableGraphError: it calls what no source names.
+    """
+    text = "\n\n\n".join(_functions("program", graph, annotated=annotated))
+    imports = [f"import {name}" for name in ("math", "operator") if f"{name}." in text]
+    imports += ["import torch", *(["from torch.fx.traceback import annotate"] if "annotate(" in text else [])]
+    return "\n".join(imports) + f"\n\n\n{text}\n"
+
+
+def _functions(name: str, graph: torch.fx.Graph, *, annotated: bool) -> list[str]:
+    """Return the source of a graph as a function; before it those of the bodies that its operators call."""
+    prefix = "" if name == "program" else f"{name}_"
+    # Inputs are numbered, results are called by their operators, bodies as the graph has them.
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    names = {node: f"{node.name}_" for node in graph.nodes} | {node: f"x{n}" for n, node in enumerate(inputs)}
+    bodies: dict[str, list[str]] = {}
+    for node in graph.nodes:
+        if node.op == "get_attr":
+            names[node] = f"{prefix}{node.target}_"
+            called = getattr(graph.owning_module, str(node.target), None)
+            if not isinstance(called, torch.fx.GraphModule):
+                raise _UnwritableGraphError(f"the graph holds {node.target}, a {type(called).__name__}")
+            bodies[names[node]] = _functions(names[node], called.graph, annotated=annotated)
+    lines = [f"def {name}({', '.join(names[node] for node in inputs)}):"]
+    computed = [node for node in graph.nodes if node.op.startswith("call")]
+    for custom, nodes in itertools.groupby(
+        computed, lambda node: node.meta.get("custom") or None if annotated else None
+    ):
+        body = [f"{names[node]} = {_call(node, names)}" for node in nodes]
+        if custom is None:
+            lines += [f"    {line}" for line in body]
+        else:
+            lines += [f"    with annotate({_text(custom, names)}):", *(f"        {line}" for line in body)]
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    several = isinstance(output.args[0], tuple | list)
+    results = output.args[0] if several else (output.args[0],)
+    # A condition of a loop is one value; a program always returns a tuple.
+    end = "," if several or name == "program" else ""
+    lines.append(f"    return {', '.join(_text(one, names) for one in results)}{end}")
+    return [*itertools.chain(*bodies.values()), "\n".join(lines)]
+
+
+def _call(node: torch.fx.Node, names: Mapping[torch.fx.Node, str]) -> str:
+    arguments = [_text(one, names) for one in node.args]
+    named = [f"{name}={_text(value, names)}" for name, value in node.kwargs.items()]
+    if node.op == "call_method":
+        return f"{arguments[0]}.{node.target}({', '.join([*arguments[1:], *named])})"
+    if node.op != "call_function":
+        raise _UnwritableGraphError(f"the graph calls {node.target!r} of a module")
+    if node.target in _BETWEEN and not named:
+        return f" {_BETWEEN[node.target]} ".join(arguments)
+    if node.target is operator.getitem:
+        index = node.args[1]
+        inner = ", ".join(_text(one, names) for one in index) if isinstance(index, tuple) and index else arguments[1]
+        return f"{arguments[0]}[{inner}]"
+    name = _function(node.target)
+    if any(one.op == "get_attr" for one in node.all_input_nodes) and name not in _WITH_BODIES:
+        raise _UnwritableGraphError(f"the graph calls {name}, whose bodies cannot be given as functions")
+    return f"{name}({', '.join([*arguments, *named])})"
+
+
+def _function(target: Any) -> str:
+    name = qualified_name(target).replace("_operator.", "operator.")
+    try:
+        found = operator.attrgetter(name.partition(".")[2])(torch if name.startswith("torch.") else operator)
+    except AttributeError:
+        found = None
+    if found is target:
+        return name
+    raise _UnwritableGraphError(f"the graph calls {name}, which is not PyTorch's")
+
+
+def _text(value: Any, names: Mapping[torch.fx.Node, str]) -> str:
+    """Return an argument as source.
+
+    Raises:
+        _UnwritableGraphError: it has none.
+    """
+    if isinstance(value, torch.fx.Node):
+        return names[value]
+    if isinstance(value, slice):
+        ends = [("" if one is None else _text(one, names)) for one in (value.start, value.stop)]
+        return ":".join(ends) + (f":{_text(value.step, names)}" if value.step is not None else "")
+    if isinstance(value, tuple | list):
+        items = [
+            f"slice({one.start}, {one.stop}, {one.step})" if isinstance(one, slice) else _text(one, names)
+            for one in value
+        ]
+        return f"[{', '.join(items)}]" if isinstance(value, list) else tuple_text(items)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key!r}: {_text(one, names)}" for key, one in value.items()) + "}"
+    if isinstance(value, torch.device):
+        return f"torch.device({str(value)!r})"
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else f"float('{value}')"
+    if isinstance(value, _PLAIN):
+        return "..." if value is ... else repr(value)
+    raise _UnwritableGraphError(f"the graph has an argument of type {type(value).__name__}")
+
+
+def sources_of_inputs(inputs: Sequence[Any]) -> Iterator[str]:
+    """Yield sources of a function ``inputs`` that makes tensors like the given ones, the plainest first.
+
+    The last one makes the same values, where they are few enough to be written down.
+    """
+    made: list[str] = []
+    sizes = sum(one.numel() for one in inputs if isinstance(one, torch.Tensor))
+    fills = ("randn", "ones", "arange")
+    kinds = (*fills, "written") if sizes > _SHORT else ("written", *fills)
+    for kind in kinds:
+        if kind == "written" and sizes > _WRITTEN:
+            continue
+        lines = [f"x{number} = {_tensor(one, kind)}" for number, one in enumerate(inputs)]
+        drawn = ["torch.manual_seed(0)"] * any("torch.rand" in line for line in lines)
+        values = ", ".join(f"x{number}" for number in range(len(inputs)))
+        made.append("\n".join(["def inputs():", *(f"    {line}" for line in (*drawn, *lines, f"return [{values}]"))]))
+    yield from dict.fromkeys(made)
+
+
+def _tensor(value: Any, kind: str) -> str:
+    if not isinstance(value, torch.Tensor):
+        return repr(value)
+    value_of = value.detach()
+    shape = tuple(value.shape)
+    text = _made(value_of, kind)
+    if not value_of.is_contiguous() and value_of.numel():
+        extent = sum((size - 1) * stride for size, stride in zip(shape, value_of.stride(), strict=True)) + 1
+        memory = value_of.as_strided((extent,), (1,))
+        text = f"{_made(memory, kind)}.as_strided({shape}, {tuple(value_of.stride())})"
+    return f"{text}.requires_grad_()" if value.requires_grad else text
+
+
+def _made(value: torch.Tensor, kind: str) -> str:
+    shape, dtype = tuple(value.shape), value.dtype
+    given = "" if dtype is torch.float32 else f", dtype={dtype}"
+    if not value.numel():
+        return f"torch.zeros({shape}{given})"
+    if kind == "written":
+        numbers = str(value.tolist()).replace("inf", "float('inf')").replace("nan", "float('nan')")
+        return f"torch.tensor({numbers}, dtype={dtype})"
+    if dtype is torch.bool:
+        return f"torch.ones({shape}, dtype={dtype})"
+    if not dtype.is_floating_point and not dtype.is_complex:
+        most = int(value.max()) + 1
+        return f"torch.arange({value.numel()}).reshape({shape}).remainder({max(most, 1)}).to({dtype})"
+    if kind == "arange":
+        return f"torch.arange({value.numel()}.).reshape({shape}){f'.to({dtype})' if given else ''}"
+    return f"torch.{kind}({shape}{given})"

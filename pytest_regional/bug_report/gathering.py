@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from pytest_regional._base.errors import RegionalError
+import jinja2
+
+from pytest_regional._base.errors import RegionalRuntimeError
+from pytest_regional._base.text import fenced
 from pytest_regional.bug_report.known_issues import Known, KnownIssue, Seen
 from pytest_regional.bug_report.running import TOO_SLOW, Changes, ScriptRun, ScriptRunner
 from pytest_regional.bug_report.scripts import STAGES, Subject
@@ -20,8 +22,8 @@ RESEEDED = (1, 2, 3)
 _COLLECT_ENV_SECONDS = 120.0
 
 
-class NotReproducedError(RegionalError):
-    """No script shows the defect; the message says what each did."""
+class NotReproducedError(RegionalRuntimeError):
+    """No script shows the defect here; the message says what each did."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def gather(
         trace: a folder for PyTorch's structured trace.
 
     Raises:
-        NotReproducedError: no script shows it.
+        NotReproducedError: no script shows it; says what each did.
     """
     compiler, script, shown = _shown(subject, runner)
     names = dict.fromkeys((*STAGES, *filter(None, (compiler, backend))))
@@ -100,7 +102,15 @@ def gather(
     culprit = "\n".join(filter(None, (facts.get("culprit", ""), facts.get("evidence", "")))) or subject.culprit
     if not culprit and measured.outcome == TOO_SLOW:
         culprit = f"Not searched to the end: a run of the script took too long ({measured.said})."
-    report = BugReport(
+    seen = Seen(
+        # What the signature of a finding says comes before what was measured.
+        subject.fails or facts.get("fails", ""),
+        (*subject.operators, *facts.get("operators", "").split()),
+        subject.features | frozenset(facts.get("features", "").split()),
+        culprit.partition("\n")[0],
+        subject.name,
+    )
+    return BugReport(
         subject,
         compiler,
         script,
@@ -110,23 +120,9 @@ def gather(
         str(facts.get("same", "")),
         str(facts.get("parity", "")),
         culprit,
-        environment=_environment(),
+        seen.similar_to(issues),
+        _environment(),
     )
-    return replace(report, similar=seen_of(subject, {**facts, "culprit": culprit}).similar_to(issues))
-
-
-def seen_of(subject: Subject, facts: Mapping[str, Any]) -> Seen:
-    """Return what was seen of a failure.
-
-    Args:
-        subject: what the report is about; what the signature of a finding says comes before what was measured.
-        facts: what was measured of its script: ``fails``, ``operators``, ``features`` and ``culprit``,
-            each where it is known.
-    """
-    operators = (*subject.operators, *facts.get("operators", "").split())
-    culprit = facts.get("culprit", "").partition("\n")[0]
-    features = subject.features | frozenset(facts.get("features", "").split())
-    return Seen(subject.fails or facts.get("fails", ""), operators, features, culprit, subject.name)
 
 
 def _shown(subject: Subject, runner: ScriptRunner) -> tuple[str, str, ScriptRun]:
@@ -161,9 +157,6 @@ def _environment() -> str:
     return "\n".join(line for line in lines if not any(one in line for one in said) and line.strip() != "warn(")
 
 
-_FOLDER = Path(__file__).parent
-_TEMPLATE = "github.md.j2"
-
 #: Where an issue of PyTorch's is read.
 ISSUE = "https://github.com/pytorch/pytorch/issues/{}"
 
@@ -173,19 +166,17 @@ _MOST_LINES = 30
 
 def as_markdown(report: BugReport) -> str:
     """Return the report as Markdown: its first line is the issue's title."""
-    import jinja2
-
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_FOLDER),
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,
     )
-    environment.filters.update(cell=_cell, outcome=_outcome, shortened=_shortened, fenced=_fenced)
+    environment.filters.update(cell=_cell, shortened=_shortened, fenced=fenced)
     lines = sum(bool(line.strip()) for line in report.script.splitlines())
-    return environment.get_template(_TEMPLATE).render(
+    return environment.get_template("github.md.j2").render(
         report=report,
         subject=report.subject,
         lines=lines,
@@ -193,11 +184,6 @@ def as_markdown(report: BugReport) -> str:
         culprit=report.culprit.partition("\n")[0],
         evidence=report.culprit.partition("\n")[2],
     )
-
-
-def _outcome(run: ScriptRun) -> str:
-    """Return the outcome of a script in a cell of a table."""
-    return _cell(run.sentence)
 
 
 def _cell(text: str) -> str:
@@ -210,11 +196,3 @@ def _cell(text: str) -> str:
 def _shortened(text: str) -> str:
     lines = text.strip().splitlines()
     return "\n".join([*lines[:_MOST_LINES], "..."] if len(lines) > _MOST_LINES else lines)
-
-
-def _fenced(text: str, language: str = "") -> str:
-    """Return a code block; its fence is longer than any in the text."""
-    fence = "```"
-    while fence in text:
-        fence += "`"
-    return f"{fence}{language}\n{text.strip()}\n{fence}"

@@ -6,15 +6,18 @@ each issue) and the steps of the compiler that it comes from.
 
 from __future__ import annotations
 
-import functools
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch.overrides import TorchFunctionMode
+
 from pytest_regional._base.files import text_of
+from pytest_regional._torch.tracing import dispatch_mode, storage_key, with_memory
 from pytest_regional._torch.vetoes import SETTING_SENTENCES
 from pytest_regional.fuzz.findings.folder import Finding, FindingsFolder
 
@@ -116,45 +119,35 @@ class Seen:
         return tuple(sorted((one for one in known if one.likeness >= at_least), key=lambda one: -one.likeness))
 
     def likeness(self, issue: KnownIssue) -> float:
-        """Return how alike an issue is, from 0 to 1; 0 where anything that is known speaks against it.
+        """Return how alike an issue is, from 0 to 1; 0 where anything that is known for certain speaks against it.
 
         Half of it is for what is seen, half for the steps that it comes from. Where neither has a step, an exception at
         the same place counts as one; of other failures, operators or features have to say it all.
         """
-        if not self._may_be(issue):
+        layer = layer_in(self.culprit)
+        # A step of Inductor's that is wrong in a region alone may be what the backend makes of it.
+        layers = ("", layer, "regions") if _REGION.match(self.culprit) else ("", layer)
+        if layer and issue.layer not in layers:
+            return 0.0
+        if any(feature.startswith(_MEASURED) and feature not in self.features for feature in issue.features):
+            return 0.0
+        if self.fails == SILENT and issue.raises:
+            return 0.0
+        if self.fails not in ("", SILENT) and not re.search(issue.fails, self.fails):
             return 0.0
         steps = steps_in(self.culprit)
-        looks = _share(issue.operators, self.operators)
+        taking_part = [any(re.fullmatch(pattern, one) for one in self.operators) for pattern in issue.operators]
+        looks = sum(taking_part) / len(taking_part) if taking_part else 1.0
         if steps and issue.steps:
             # Blame may name one step where two have to work together.
             return (looks + len(steps & issue.steps) / min(len(steps), len(issue.steps))) / 2
-        if (steps and issue.culprits) or (issue.steps and layer_in(self.culprit)) or not self.fails:
+        if (steps and issue.culprits) or (issue.steps and layer) or not self.fails:
             # One has a step and the other has none, or nothing says what is wrong.
             return min(looks, 0.5)
         if issue.raises and re.search(issue.fails, self.fails.split(" ", 2)[2]):
             return (looks + 1) / 2
         says_enough = issue.operators and issue.features if self.fails == SILENT else issue.operators or issue.features
         return looks if says_enough else 0.0
-
-    def _may_be(self, issue: KnownIssue) -> bool:
-        """Return whether nothing that is known for certain speaks against an issue."""
-        layer = layer_in(self.culprit)
-        # A step of Inductor's that is wrong in a region alone may be what the backend makes of it.
-        layers = ("", layer, "regions") if _REGION.match(self.culprit) else ("", layer)
-        if layer and issue.layer not in layers:
-            return False
-        if any(feature.startswith(_MEASURED) and feature not in self.features for feature in issue.features):
-            return False
-        if self.fails == SILENT:
-            return not issue.raises
-        return not self.fails or re.search(issue.fails, self.fails) is not None
-
-
-def _share(patterns: Sequence[str], operators: Sequence[str]) -> float:
-    """Return the share of patterns that match an operator; 1 where there is none."""
-    if not patterns:
-        return 1.0
-    return sum(any(re.fullmatch(pattern, one) for one in operators) for pattern in patterns) / len(patterns)
 
 
 def steps_in(culprit: str) -> frozenset[str]:
@@ -169,17 +162,11 @@ def layer_in(culprit: str) -> str:
     return named or ("inductor" if steps_in(said) else "")
 
 
-@functools.cache
 def public_issues() -> tuple[KnownIssue, ...]:
     """Return the issues of the index that is part of the package; ``python -m tools.known_issues`` wrote it."""
-    return tuple(map(_issue, json.loads(text_of(_INDEX))))
-
-
-def _issue(data: Mapping[str, Any]) -> KnownIssue:
-    lists = {name: tuple(data[name]) for name in ("operators", "features", "culprits")}
-    return KnownIssue(
-        data["number"], data["name"], data["title"], data["fails"], data["raises"], data["layer"], **lists
-    )
+    issues = json.loads(text_of(_INDEX))
+    lists = ("operators", "features", "culprits")
+    return tuple(KnownIssue(**{**issue, **{name: tuple(issue[name]) for name in lists}}) for issue in issues)
 
 
 def kept_findings(folder: Path) -> tuple[KnownIssue, ...]:
@@ -188,15 +175,17 @@ def kept_findings(folder: Path) -> tuple[KnownIssue, ...]:
     for path in FindingsFolder(folder).paths():
         finding = FindingsFolder(folder).read(path)
         if isinstance(finding, Finding):
-            operators = tuple(map(re.escape, dict.fromkeys(finding.program.operators)))
-            culprits = tuple(filter(None, [(finding.culprit or "").partition("\n")[0]]))
+            culprit = (finding.culprit or "").partition("\n")[0]
             known.append(
                 KnownIssue(
-                    *(None, path.name, finding.title, re.escape(fails_of(finding))),
+                    number=None,
+                    name=path.name,
+                    title=finding.title,
+                    fails=re.escape(fails_of(finding)),
                     raises=" at " in finding.signature.origin,
-                    layer=layer_in("".join(culprits)),
-                    operators=operators,
-                    culprits=culprits,
+                    layer=layer_in(culprit),
+                    operators=tuple(map(re.escape, dict.fromkeys(finding.program.operators))),
+                    culprits=(culprit,) if culprit else (),
                 )
             )
     return tuple(known)
@@ -206,3 +195,81 @@ def fails_of(finding: Finding) -> str:
     """Return what fails, where and how."""
     signature = finding.signature
     return f"{signature.oracle} {signature.stage} {signature.origin}"
+
+
+# What is seen of a call in eager
+
+#: Operators of other namespaces are a user's.
+_PYTORCHS = ("aten", "prims")
+
+#: From here on the square of a number is infinite in float32.
+_LARGE = 1e19
+
+
+class _Functions(TorchFunctionMode):  # type: ignore[misc]  # torch is not typed here
+    """Takes down the functions of ``torch``, and the methods of tensors, that a program calls."""
+
+    def __init__(self, names: dict[str, None]) -> None:
+        super().__init__()
+        self._names = names
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        # What stands for a property is called __get__.
+        named = func.__self__.__name__ if name == "__get__" else name
+        self._names[named.strip("_") if named.startswith("__") else named] = None
+        return func(*args, **(kwargs or {}))
+
+
+class _Kernels(dispatch_mode()):  # type: ignore[misc]
+    """Takes down the operators that run: ``aten_div_Tensor_mode``, and ``custom_scale`` for one of a user's."""
+
+    #: PyTorch refuses operators that are given a program where a mode does not say that it takes them.
+    supports_higher_order_operators = True
+
+    def __init__(self, names: dict[str, None]) -> None:
+        super().__init__()
+        self._names = names
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        namespace, *name = str(func).split(".")
+        known = not name or namespace in _PYTORCHS
+        self._names["_".join((namespace if known else "custom", *name))] = None
+        return func(*with_memory(func, args), **(kwargs or {}))
+
+
+def operators_of(call: Callable[[], Any]) -> tuple[str, ...]:
+    """Return the names of the operators that ``call`` runs in eager, each once, in order of first appearance.
+
+    Raises:
+        Exception: what ``call`` raises.
+    """
+    names: dict[str, None] = {}
+    with _Kernels(names), _Functions(names):
+        call()
+    return tuple(names)
+
+
+def features_of(tensors: Sequence[torch.Tensor], *, dynamic: bool) -> frozenset[str]:
+    """Return the features of a call, as :mod:`pytest_regional.fuzz.findings.folder` names those of a fuzzed program.
+
+    Args:
+        tensors: what it is given, and the parameters of its model.
+        dynamic: whether sizes are symbols.
+    """
+    found = {f"dtype:{tensor.dtype}".replace("torch.", "") for tensor in tensors}
+    memories = [key for tensor in tensors if (key := storage_key(tensor)) is not None]
+    if len(set(memories)) < len(memories):
+        found.add("input:alias")
+    if dynamic:
+        found.add("dynamic")
+    for tensor in tensors:
+        if tensor.requires_grad:
+            found.add("training")
+        if tensor.is_floating_point() and tensor.layout is torch.strided:
+            values = tensor.detach().double()
+            if (values.abs() > _LARGE).any():
+                found.add("large")
+            if (~values.isfinite() | (values == 0) & values.signbit()).any():
+                found.add("input:edges")
+    return frozenset(found)

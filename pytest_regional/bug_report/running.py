@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import shlex
@@ -14,14 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_regional.bug_report.scripts import (
-    ScriptParts,
-    Subject,
-    SubjectError,
-    checks_of,
-    may_read_regions,
-    words_for,
-)
+from pytest_regional._base.errors import RegionalValueError
+from pytest_regional.bug_report.scripts import ScriptParts, Subject, checks_of, may_read_regions, words_for
 from pytest_regional.fuzz.findings.scripts import backend_source
 from pytest_regional.harness.process import interpreter_environment, run_interpreter
 
@@ -149,11 +144,14 @@ class ScriptRunner:
         traced = {} if trace is None else {"TORCH_TRACE": str(trace)}
         environment = interpreter_environment("TORCH_TRACE", "TORCHINDUCTOR_CACHE_DIR", **traced)
         seconds = self._seconds + sum(one.blame_seconds for _, one in jobs)
-        try:
+        done = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
             done = run_interpreter(_MODULE, [str(request), str(answer)], environment, seconds, self._python)
-        except subprocess.TimeoutExpired:
-            return [*_answered(answer), ScriptRun(TOO_SLOW, f"it took longer than {seconds:g} s")]
-        runs = _answered(answer)
+        # The process has written one line of JSON for each run.
+        lines = answer.read_text(encoding="utf-8").splitlines() if answer.exists() else []
+        runs = [ScriptRun(**json.loads(line)) for line in lines]
+        if done is None:
+            return [*runs, ScriptRun(TOO_SLOW, f"it took longer than {seconds:g} s")]
         stopped = first and bool(runs) and runs[-1].shows
         if len(runs) < len(jobs) and not stopped:  # also where a script ends its process with status 0
             last = (done.stdout.strip().splitlines() or ["nothing"])[-1]
@@ -163,25 +161,13 @@ class ScriptRunner:
         return runs
 
 
-def _answered(answer: Path) -> list[ScriptRun]:
-    """Return the runs that a process has written, one line of JSON for each."""
-    if not answer.exists():
-        return []
-    return [ScriptRun(**json.loads(line)) for line in answer.read_text(encoding="utf-8").splitlines()]
-
-
-def rendered_trace(trace: Path) -> bool:
-    """Have ``tlparse``, where it is installed, write the pages of a structured trace into its folder; say whether."""
+def render_trace(trace: Path) -> None:
+    """Have ``tlparse``, where it is installed, write the pages of a structured trace into its folder."""
     command = shutil.which("tlparse")
     logs = sorted(trace.glob("*.log"))
-    if command is None or not logs:
-        return False
-    done = subprocess.run(
-        [command, str(logs[0]), "-o", str(trace / "tlparse"), "--overwrite", "--no-browser"],
-        capture_output=True,
-        check=False,
-    )
-    return not done.returncode
+    if command is not None and logs:
+        options = ["-o", str(trace / "tlparse"), "--overwrite", "--no-browser"]
+        subprocess.run([command, str(logs[0]), *options], capture_output=True, check=False)
 
 
 _PLUGIN = "pytest_regional.bug_report._failing_call"
@@ -201,13 +187,13 @@ def subject_of_test(test: str, options: str = "") -> Subject:
         options: of pytest, as the test's rerun line has them.
 
     Raises:
-        SubjectError: the test passes, cannot be found, takes too long or fails otherwise than by ``assert_parity``,
-            its program cannot be written as one graph, or the options have a quote without its end.
+        RegionalValueError: the test passes, cannot be found, takes too long or fails otherwise than by
+            ``assert_parity``, its program cannot be written as one graph, or the options have a quote without its end.
     """
     try:
         given = shlex.split(options)
     except ValueError as error:
-        raise SubjectError(f'--options="{options}" cannot be read: {error}. Quote as in a shell.') from error
+        raise RegionalValueError(f'--options="{options}" cannot be read: {error}. Quote as in a shell.') from error
     with tempfile.TemporaryDirectory(prefix="pytest-regional-report-", ignore_cleanup_errors=True) as folder:
         answer = Path(folder, "answer.json")
         arguments = [test, "-p", _PLUGIN, "-n0", "-q", "-p", "no:randomly", "--full-trace", *given]
@@ -215,30 +201,28 @@ def subject_of_test(test: str, options: str = "") -> Subject:
         try:
             done = run_interpreter("pytest", arguments, environment, _SECONDS)
         except subprocess.TimeoutExpired as error:
-            raise SubjectError(
+            raise RegionalValueError(
                 f"{test} did not end within {_SECONDS:g} s, with the reduction of its program. Give a smaller test, or "
                 f"write a script that fails and give that."
             ) from error
         if not answer.exists():
             last = (done.stdout.strip().splitlines() or ["nothing"])[-1]
-            raise SubjectError(f"{test} does not fail here (exit status {done.returncode}); pytest says: {last}")
+            raise RegionalValueError(f"{test} does not fail here (exit status {done.returncode}); pytest says: {last}")
         data = json.loads(answer.read_text(encoding="utf-8"))
     if "refused" in data:
-        raise SubjectError(f"{test} cannot be made a script: {data['refused']}. Reduce it by hand and give the script.")
-    return _subject(test, data)
-
-
-def _subject(test: str, data: dict[str, Any]) -> Subject:
+        raise RegionalValueError(
+            f"{test} cannot be made a script: {data['refused']}. Reduce it by hand and give the script."
+        )
     origin = data["origin"]
     kinds = [kind.strip().partition(" (")[0] for kind in origin.split(",")]
     checks = ("raises",) if data["raises"] else dict.fromkeys(one for kind in kinds for one in checks_of(kind))
-    options = f", dynamic={data['dynamic']}" if data["dynamic"] is not None else ""
+    dynamic = f", dynamic={data['dynamic']}" if data["dynamic"] is not None else ""
     scripts = {}
     for backend in dict.fromkeys(("inductor", "torch", data["backend"])):
-        given, before = backend_source(backend)
+        source, before = backend_source(backend)
         program = data["program" if may_read_regions(backend) else "plain"]
         scripts[backend] = tuple(
-            ScriptParts(program, inputs, given, check, options=options, before=before).text
+            ScriptParts(program, inputs, source, check, options=dynamic, before=before).text
             for check in checks
             for inputs in data["inputs"]
         )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_regional._base.documents import DocumentError
-from pytest_regional._base.errors import RegionalError
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional._base.files import text_of
 from pytest_regional.bug_report.known_issues import fails_of
 from pytest_regional.fuzz.findings.folder import Finding, FindingsFolder
@@ -157,12 +157,13 @@ def checks_of(kind: str) -> tuple[str, ...]:
 
 def _without_regions(program: Program) -> Program:
     """Return a program without annotations of regions, which compilers of whole graphs ignore."""
-    blocks = tuple(replace(block, steps=tuple(map(_unannotated, block.steps))) for block in program.blocks)
-    return replace(program, steps=tuple(map(_unannotated, program.steps)), blocks=blocks)
 
+    def unannotated(steps: Sequence[Step]) -> tuple[Step, ...]:
+        scopes = [tuple(context for context in step.scope if not isinstance(context, Region)) for step in steps]
+        return tuple(replace(step, scope=scope) for step, scope in zip(steps, scopes, strict=True))
 
-def _unannotated(step: Step) -> Step:
-    return replace(step, scope=tuple(context for context in step.scope if not isinstance(context, Region)))
+    blocks = tuple(replace(block, steps=unannotated(block.steps)) for block in program.blocks)
+    return replace(program, steps=unannotated(program.steps), blocks=blocks)
 
 
 def _inputs_of(program: Program, calls: int) -> Iterator[str]:
@@ -206,34 +207,24 @@ _SCAFFOLD = ("os.environ", "sys.excepthook")
 
 def without_scaffold(text: str) -> str:
     """Return a script without its private cache, its hook for exceptions, and imports that only these need."""
-    lines = text.splitlines()
     drop: set[int] = set()
-    tree = ast.parse(text)
     kept = []
-    for statement in tree.body:
+    for statement in ast.parse(text).body:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]).startswith(_SCAFFOLD):
             drop.update(range(statement.lineno - 1, statement.end_lineno or statement.lineno))
         else:
             kept.append(statement)
+    used = {node.id for statement in kept for node in ast.walk(statement) if isinstance(node, ast.Name)}
     for statement in kept:
-        if isinstance(statement, ast.Import) and not _is_used(statement, kept):
-            drop.update(range(statement.lineno - 1, statement.end_lineno or statement.lineno))
-    return _squeezed([line for number, line in enumerate(lines) if number not in drop])
-
-
-def _is_used(imported: ast.Import, statements: Sequence[ast.stmt]) -> bool:
-    names = {(alias.asname or alias.name).partition(".")[0] for alias in imported.names}
-    used = (node.id for statement in statements for node in ast.walk(statement) if isinstance(node, ast.Name))
-    return not names.isdisjoint(used)
-
-
-def _squeezed(lines: Sequence[str]) -> str:
-    """Return lines as text, with no more than two empty ones in a row."""
-    kept: list[str] = []
-    for line in lines:
-        if line or kept[-2:] != ["", ""]:
-            kept.append(line)
-    return "\n".join(kept).strip("\n") + "\n"
+        if isinstance(statement, ast.Import):
+            names = {(alias.asname or alias.name).partition(".")[0] for alias in statement.names}
+            if names.isdisjoint(used):
+                drop.update(range(statement.lineno - 1, statement.end_lineno or statement.lineno))
+    lines: list[str] = []
+    for number, line in enumerate(text.splitlines()):
+        if number not in drop and (line or lines[-2:] != ["", ""]):
+            lines.append(line)
+    return "\n".join(lines).strip("\n") + "\n"
 
 
 #: What each kind of difference is called in a title.
@@ -260,10 +251,6 @@ _CALLERS = (
 
 #: So many scripts are tried for one backend: each is a compile or two.
 _MOST_SCRIPTS = 9
-
-
-class SubjectError(RegionalError):
-    """What a report is to be about cannot be read; the message says what to give."""
 
 
 @dataclass(frozen=True)
@@ -299,16 +286,16 @@ def subject_of(path: Path) -> Subject:
     """Return what a finding's ``.json``, or a script, is about.
 
     Raises:
-        SubjectError: it can be read as neither.
+        RegionalValueError: it can be read as neither; says what to give.
     """
     try:
         if path.suffix == ".py":
             return of_script(path.name, text_of(path))
         finding = FindingsFolder(path.parent).read(path)
-    except (DocumentError, OSError, UnicodeDecodeError) as error:
-        raise SubjectError(f"{path} cannot be read: {error}") from error
+    except (DocumentError, OSError) as error:
+        raise RegionalValueError(f"{path} cannot be read: {error}") from error
     if not isinstance(finding, Finding):
-        raise SubjectError(f"{path} is a sequence of compiles, no program: give its script, {path.stem}.py")
+        raise RegionalValueError(f"{path} is a sequence of compiles, no program: give its script, {path.stem}.py")
     return _of_finding(path.name, finding)
 
 
@@ -316,23 +303,18 @@ def of_script(name: str, text: str) -> Subject:
     """Return what a script is about: its docstring says it.
 
     Raises:
-        SubjectError: it is no Python.
+        RegionalValueError: it is no Python.
     """
     try:
-        title = ast.get_docstring(ast.parse(text)) or name
+        tree = ast.parse(text)
     except SyntaxError as error:
-        raise SubjectError(f"{name} is no Python: {error}") from error
-    first = title.partition("\n\n")[0].replace("\n", " ")
-    shortened = without_scaffold(text)
-    return Subject(name, first, "What eager does.", "", _callers_in(text), {"": (shortened,)}, raises="")
-
-
-def _callers_in(text: str) -> tuple[str, ...]:
-    """Return which operators that are given a program a script names: what runs in eager does not show them."""
-    nodes = list(ast.walk(ast.parse(text)))
-    names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-    names |= {node.id for node in nodes if isinstance(node, ast.Name)}
-    return tuple(name for name in _CALLERS if name in names)
+        raise RegionalValueError(f"{name} is no Python: {error}") from error
+    first = (ast.get_docstring(tree) or name).partition("\n\n")[0].replace("\n", " ")
+    names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    # What runs in eager does not show them.
+    callers = tuple(caller for caller in _CALLERS if caller in names)
+    return Subject(name, first, "What eager does.", "", callers, {"": (without_scaffold(text),)}, raises="")
 
 
 def _of_finding(name: str, finding: Finding) -> Subject:
@@ -341,12 +323,12 @@ def _of_finding(name: str, finding: Finding) -> Subject:
     kinds = tuple(dict.fromkeys(kind.strip().partition(" (")[0] for kind in origin.split(",")))
     # The stage with the least is the plainest.
     first = ("aot_eager",) if finding.backend == "aot_eager" else ()
-    backends = dict.fromkeys((*first, "inductor", "torch", finding.backend))
-    whole = finding.script_with_torch_alone or finding.script
-    scripts = {
-        backend: tuple(_scripts(finding, backend)) + ((whole,) if backend == finding.backend else ())
-        for backend in backends
-    }
+    scripts = {}
+    for backend in dict.fromkeys((*first, "inductor", "torch", finding.backend)):
+        parts = scripts_of(finding.program, origin, backend) if finding.signature.oracle in COMPARED else iter(())
+        scripts[backend] = tuple(one.text for one in itertools.islice(parts, _MOST_SCRIPTS))
+        if backend == finding.backend:
+            scripts[backend] += (finding.script_with_torch_alone or finding.script,)
     operators = finding.program.operators
     shown = ", ".join(dict.fromkeys(operator.removeprefix("aten_").strip("_") for operator in operators[:4]))
     return Subject(
@@ -361,13 +343,6 @@ def _of_finding(name: str, finding: Finding) -> Subject:
         "The program was found by a fuzzer and made smaller until nothing could go",
         finding.features,
     )
-
-
-def _scripts(finding: Finding, backend: str) -> Iterator[str]:
-    if finding.signature.oracle not in COMPARED:
-        return
-    parts = scripts_of(finding.program, finding.signature.origin, backend)
-    yield from (one.text for one in itertools.islice(parts, _MOST_SCRIPTS))
 
 
 def words_for(kinds: Sequence[str], raises: str | None) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,21 +14,15 @@ from pytest_regional.backends import registry
 from pytest_regional.backends.registry import ProjectFile
 from pytest_regional.plugin import options
 
-_HELP = "list the backends that can be tested, where each comes from, and what it disclaims"
 
-
-def add_command(commands: Any) -> None:
-    """Add ``backends`` to the commands of a parser."""
-    parser = commands.add_parser(
-        "backends",
-        help=_HELP,
-        description=f"{_HELP.capitalize()}. Backends of regional_backend in the ini file of this directory are listed, "
-        "too.",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.description = (
+        f"{parser.description} Backends of regional_backend in the ini file of this directory are listed, too."
     )
     parser.add_argument(
         "names", metavar="NAME", nargs="*", help="more backends, by any name that --regional-backend takes"
     )
-    parser.set_defaults(run=run)
 
 
 def run(asked: argparse.Namespace) -> int:
@@ -52,22 +45,17 @@ class _Listing:
         """
         of_ini = [name.strip() for name in (options.text_of(config, "backends") or "").split(",") if name.strip()]
         try:
-            for line in lines([*of_ini, *self._names], config.rootpath):
+            for line in _lines([*of_ini, *self._names], config.rootpath):
                 print(printable(line))
         except RegionalValueError as error:
             raise pytest.UsageError(str(error)) from error
         return 0
 
 
-def lines(named: Sequence[str], folder: Path) -> Iterator[str]:
+def _lines(named: Sequence[str], folder: Path) -> Iterator[str]:
     """Yield a paragraph for each backend that is installed, and for each of ``named``.
 
-    Args:
-        named: names that ``--regional-backend`` takes.
-        folder: the directory of the ``pyproject.toml`` that may disclaim capabilities.
-
-    Raises:
-        RegionalValueError: its section is not understood.
+    The ``pyproject.toml`` in ``folder`` may disclaim capabilities.
     """
     project = ProjectFile.read(folder)
     for name in dict.fromkeys((*registry.names(), *named)):

@@ -14,13 +14,11 @@ import venv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from pytest_regional._base.text import printable
 from pytest_regional.cli.targets import UsageError
 
-_HELP = "find the release of PyTorch that a finding came with"
 _DISTRIBUTION = "pytest-regional"
 
 #: Written into an environment once everything is installed: what was interrupted is made again.
@@ -53,20 +51,17 @@ class Checked:
         return {_FIXED: "right", _FAILS: "wrong"}.get(self.status, "not checked")
 
 
-def add_command(commands: Any) -> None:
-    """Add ``bisect-version`` to the commands of a parser."""
-    parser = commands.add_parser(
-        "bisect-version",
-        help=_HELP,
-        description=f"{_HELP.capitalize()}. Each release gets a virtual environment with this package, which is kept. "
-        "Exit status 0: no release is wrong; 1: one is; 2: one could not be checked. A script is run as it is: run "
-        "only what you trust.",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.description = (
+        f"{parser.description} Each release gets a virtual environment with this package, which is kept. Exit status "
+        "0: no release is wrong; 1: one is; 2: one could not be checked. A script is run as it is: run only what you "
+        "trust."
     )
     parser.add_argument("finding", metavar="FINDING", type=Path, help="a finding's .json, or a script (.py)")
     parser.add_argument("--torch", metavar="VERSIONS", required=True, help="releases, comma-separated: 2.11.0,2.13.0")
     add_environments(parser)
     parser.add_argument("--backend", metavar="NAME", help="as for replay")
-    parser.set_defaults(run=run)
 
 
 def add_environments(parser: argparse.ArgumentParser) -> None:
@@ -94,11 +89,9 @@ def run(asked: argparse.Namespace) -> int:
         raise UsageError(f"{asked.finding} is no finding: give a finding's .json file or a script")
     if asked.wheels is not None and not asked.wheels.is_dir():
         raise UsageError(f"{asked.wheels} is no directory of wheels")
-    kept = kept_folder(asked)
     checked = []
     for version in releases:
-        python = environment(kept / f"torch-{version}", version, asked.wheels)
-        checked.append(_check(python, finding, version, asked.backend))
+        checked.append(_check(environment(asked, version), finding, version, asked.backend))
         print(printable(f"{version:<12} {checked[-1].outcome:<12} {checked[-1].said}"), flush=True)
     print(conclusion(checked))
     statuses = {one.status for one in checked}
@@ -118,27 +111,29 @@ def conclusion(checked: Sequence[Checked]) -> str:
     if not known:
         return "no release could be checked"
     if changes:
-        return f"first bad release: {_first_bad(known)}. It " + ", and ".join(changes)
+        first = next(one.version for one in known if one.status == _FAILS)
+        earlier = " or earlier" if known[0].status == _FAILS else ""
+        return f"first bad release: {first}{earlier}. It " + ", and ".join(changes)
     return "all releases that were checked are " + ("wrong" if known[0].status == _FAILS else "right")
 
 
-def _first_bad(known: Sequence[Checked]) -> str:
-    first = next(index for index, one in enumerate(known) if one.status == _FAILS)
-    return known[first].version if first else f"{known[0].version} or earlier"
-
-
-def environment(folder: Path, version: str, wheels: Path | None = None) -> Path:
+def environment(asked: argparse.Namespace, version: str) -> Path:
     """Return the interpreter of a virtual environment with one release of PyTorch and this package; make it if missing.
 
     Raises:
         UsageError: pip cannot install that.
     """
-    python = folder / "bin" / "python"
+    kept = asked.environments
+    if kept is None:
+        cache = os.environ.get("XDG_CACHE_HOME", "")
+        kept = Path(cache if os.path.isabs(cache) else "~/.cache").expanduser() / _DISTRIBUTION / "environments"
+    folder = kept.absolute() / f"torch-{version}"
+    python: Path = folder / "bin" / "python"
     if (folder / _COMPLETE).exists():
         return python
     print(f"{version:<12} installing into {folder}", file=sys.stderr, flush=True)
     venv.create(folder, with_pip=True, clear=True)
-    found = ["--find-links", str(wheels.absolute())] if wheels else []
+    found = ["--find-links", str(asked.wheels.absolute())] if asked.wheels else []
     # PyTorch first, and exactly: a range would bring the newest release.
     for packages in ([f"torch=={version}"], [*_this_package(), f"torch=={version}"]):
         command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *found, *packages]
@@ -186,13 +181,3 @@ def versions(text: str) -> list[str]:
         if not re.fullmatch(r"\d+\.\d+[\w.+]*", version):
             raise UsageError(f"--torch={text}: {version!r} is no release; give them as 2.11.0,2.13.0")
     return named
-
-
-def kept_folder(asked: argparse.Namespace) -> Path:
-    """Return where environments are kept."""
-    return (asked.environments or _default_folder()).absolute()
-
-
-def _default_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return Path(base if os.path.isabs(base) else "~/.cache").expanduser() / _DISTRIBUTION / "environments"

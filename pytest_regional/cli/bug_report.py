@@ -9,40 +9,34 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pytest_regional._base.documents import DocumentError
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional._base.files import write_whole
 from pytest_regional.backends.registry import BackendImportError, UnknownBackendError, resolve
 from pytest_regional.cli import bisect_version
-from pytest_regional.cli.bisect_version import Checked, conclusion
 from pytest_regional.cli.targets import UsageError
 
 if TYPE_CHECKING:
     from pytest_regional.bug_report.gathering import BugReport
-    from pytest_regional.bug_report.running import ScriptRun
-
-_HELP = "write a bug report for PyTorch's issue tracker; nothing is sent"
-
-_FORMATS = ("github",)
 
 
-def add_command(commands: Any) -> None:
-    """Add ``report`` to the commands of a parser."""
-    parser = commands.add_parser(
-        "bug-report",
-        help=_HELP,
-        description=f"{_HELP.capitalize()}. A finding's program is made a short script that needs torch alone; it runs "
-        "with each stage of the compiler, with other seeds and with other releases, and is searched for its culprit. "
-        "Exit status 0: the report is written; 1: the failure does not come here; 2: a usage error. A script, a test "
-        "and the backend that a finding names are run as they are: give only what you trust.",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.description = (
+        f"{parser.description} A finding's program is made a short script that needs torch alone; it runs with each "
+        "stage of the compiler, with other seeds and with other releases, and is searched for its culprit. Exit status "
+        "0: the report is written; 1: the failure does not come here; 2: a usage error. A script, a test and the "
+        "backend that a finding names are run as they are: give only what you trust."
     )
     parser.add_argument(
         "subject",
         metavar="FINDING|NODEID",
         help="a finding's .json, a script (.py) that fails where the defect stands, or a test: path/test_x.py::test_y",
     )
-    parser.add_argument("--format", choices=_FORMATS, default="github", help="what it is written for (default: github)")
+    parser.add_argument(
+        "--format", choices=("github",), default="github", help="what it is written for (default: github)"
+    )
     parser.add_argument("--output", metavar="FILE", type=Path, help="where to write it (default: standard output)")
     parser.add_argument("--backend", metavar="NAME", default="", help="one more backend to compare with eager")
     parser.add_argument(
@@ -70,7 +64,6 @@ def add_command(commands: Any) -> None:
         help="keep PyTorch's structured trace as an archive next to the report, with pages where tlparse is installed; "
         "it names directories of this machine",
     )
-    parser.set_defaults(run=run)
 
 
 def run(asked: argparse.Namespace) -> int:
@@ -84,18 +77,20 @@ def run(asked: argparse.Namespace) -> int:
     if asked.output is not None:
         _check_writable(asked.output)
     if asked.backend:
-        _check_backend(asked.backend)
+        try:
+            resolve(asked.backend)
+        except (UnknownBackendError, BackendImportError) as error:
+            raise UsageError(f"--backend: {error}") from error
     versions = bisect_version.versions(asked.torch) if asked.torch else []
     try:
-        from pytest_regional.bug_report.gathering import NotReproducedError, as_markdown
-        from pytest_regional.bug_report.scripts import SubjectError
+        from pytest_regional.bug_report.gathering import NotReproducedError, as_markdown  # it imports torch
     except ImportError as error:
         raise UsageError(f"no report can be made here: {error}.") from error
 
     with tempfile.TemporaryDirectory(prefix="pytest-regional-report-", ignore_cleanup_errors=True) as folder:
         try:
             report = _gathered(asked, Path(folder), versions)
-        except (SubjectError, DocumentError) as error:
+        except RegionalValueError as error:
             raise UsageError(str(error)) from error
         except NotReproducedError as error:
             print(error, file=sys.stderr)
@@ -116,11 +111,7 @@ def run(asked: argparse.Namespace) -> int:
 
 
 def _seconds(text: str) -> float:
-    """Return a number of seconds.
-
-    Raises:
-        argparse.ArgumentTypeError: it is none.
-    """
+    """Return a number of seconds."""
     try:
         seconds = float(text)
     except ValueError:
@@ -131,11 +122,7 @@ def _seconds(text: str) -> float:
 
 
 def _check_writable(output: Path) -> None:
-    """Refuse before the minutes that a report takes.
-
-    Raises:
-        UsageError: a file cannot be written there.
-    """
+    """Refuse before the minutes that a report takes."""
     folder = output.absolute().parent
     if not folder.is_dir():
         raise UsageError(f"{output} cannot be written: there is no directory {output.parent}")
@@ -148,24 +135,21 @@ def _check_writable(output: Path) -> None:
         raise UsageError(f"{output} cannot be written: {error.strerror}") from error
 
 
-def _check_backend(name: str) -> None:
-    """Refuse what no process could compile with.
-
-    Raises:
-        UsageError: there is no such backend, or its import fails.
-    """
-    try:
-        resolve(name)
-    except (UnknownBackendError, BackendImportError) as error:
-        raise UsageError(f"--backend: {error}") from error
-
-
 def _gathered(asked: argparse.Namespace, folder: Path, versions: list[str]) -> BugReport:
     from pytest_regional.bug_report.gathering import gather
     from pytest_regional.bug_report.known_issues import kept_findings, public_issues
-    from pytest_regional.bug_report.running import Changes, ScriptRunner, rendered_trace
+    from pytest_regional.bug_report.running import Changes, ScriptRunner, render_trace, subject_of_test
+    from pytest_regional.bug_report.scripts import subject_of
 
-    subject = _subject(asked.subject, asked.options)
+    path = Path(asked.subject)
+    if "::" in asked.subject:
+        subject = subject_of_test(asked.subject, asked.options)
+    elif path.is_file() and path.suffix in (".json", ".py"):
+        subject = subject_of(path)
+    else:
+        raise UsageError(
+            f"{asked.subject} is no finding: give a finding's .json, a script, or a test as path/test_x.py::test_y"
+        )
     kept = kept_findings(asked.findings) if asked.findings.is_dir() else ()
     trace = folder / "trace" if asked.trace else None
     report = gather(
@@ -177,7 +161,7 @@ def _gathered(asked: argparse.Namespace, folder: Path, versions: list[str]) -> B
         trace=trace,
     )
     if trace is not None and trace.is_dir():  # a script that hangs is not run for it
-        rendered_trace(trace)
+        render_trace(trace)
         archive = asked.output.with_suffix(".trace.zip")
         try:
             shutil.make_archive(str(archive.with_suffix("")), "zip", trace)
@@ -186,29 +170,11 @@ def _gathered(asked: argparse.Namespace, folder: Path, versions: list[str]) -> B
         report = dataclasses.replace(report, trace=archive.name)
     if not versions:
         return report
-    runs = {}
+    runs, checked = {}, []
     for version in versions:
-        python = bisect_version.environment(
-            bisect_version.kept_folder(asked) / f"torch-{version}", version, asked.wheels
-        )
-        runs[version] = ScriptRunner(folder / version, python).run(report.script, Changes())
-    checked = [Checked(version, _status(one), one.sentence) for version, one in runs.items()]
-    said = conclusion(checked)
+        python = bisect_version.environment(asked, version)
+        run = runs[version] = ScriptRunner(folder / version, python).run(report.script, Changes())
+        status = 1 if run.shows else {"right": 0}.get(run.outcome, 2)
+        checked.append(bisect_version.Checked(version, status, run.sentence))
+    said = bisect_version.conclusion(checked)
     return dataclasses.replace(report, releases=runs, regression=f"{said[:1].upper()}{said[1:]}.")
-
-
-def _status(run: ScriptRun) -> int:
-    """Return the exit status that ``bisect-version`` gives an outcome."""
-    return 1 if run.shows else {"right": 0}.get(run.outcome, 2)
-
-
-def _subject(text: str, options: str) -> Any:
-    from pytest_regional.bug_report.running import subject_of_test
-    from pytest_regional.bug_report.scripts import subject_of
-
-    if "::" in text:
-        return subject_of_test(text, options)
-    path = Path(text)
-    if not path.is_file() or path.suffix not in (".json", ".py"):
-        raise UsageError(f"{text} is no finding: give a finding's .json, a script, or a test as path/test_x.py::test_y")
-    return subject_of(path)

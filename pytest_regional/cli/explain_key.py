@@ -9,8 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_regional._base.cache_keys import CacheKey, Difference, differences, in_words
+from pytest_regional._base.cache_keys import differences, in_words
+from pytest_regional._base.documents import DocumentError, read
+from pytest_regional._base.files import dumps, write_whole
 from pytest_regional._base.text import plural, printable
+from pytest_regional.backends import registry
 from pytest_regional.cli.targets import UsageError, find
 
 if TYPE_CHECKING:
@@ -25,16 +28,17 @@ _REMEDY = "Write one with: pytest-regional explain-key TARGET --save FILE.json"
 #: Differences of one graph that are listed.
 _MOST = 8
 
+#: Raised where the fields of a file of keys change.
+_VERSION = 2
 
-def add_command(commands: Any) -> None:
-    """Add ``explain-key`` to the commands of a parser."""
-    parser = commands.add_parser(
-        "explain-key",
-        help="say why two programs do not share a cached result, or share one wrongly",
-        description="Print the keys of a program in a backend's cache of whole results; of two programs, in which "
-        "entries their keys differ, or in what the programs differ although their keys are the same. Each program "
-        "runs once, eagerly; nothing is compiled. Exit status 0: the keys are the same; 1: they differ, or there is "
-        "none; 2: a usage error, or a program that fails.",
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.description = (
+        "Print the keys of a program in a backend's cache of whole results; of two programs, in which entries their "
+        "keys differ, or in what the programs differ although their keys are the same. Each program runs once, "
+        "eagerly; nothing is compiled. Exit status 0: the keys are the same; 1: they differ, or there is none; 2: a "
+        "usage error, or a program that fails."
     )
     parser.add_argument("first", metavar="A", help=_TARGET_HELP)
     parser.add_argument("second", metavar="B", nargs="?", help="the other program, given the same way")
@@ -44,7 +48,6 @@ def add_command(commands: Any) -> None:
         "--save", metavar="FILE.json", type=Path, help="write the keys of A, to be compared in another process"
     )
     parser.add_argument("--traceback", action="store_true", help="show the traceback of a program that fails")
-    parser.set_defaults(run=run)
 
 
 def run(asked: argparse.Namespace) -> int:
@@ -56,8 +59,9 @@ def run(asked: argparse.Namespace) -> int:
     if asked.save and asked.second:
         raise UsageError("--save writes the keys of one program: give no second one.")
     targets = [target for target in (asked.first, asked.second) if target]
-    if len(targets) == 2 and targets[0].rpartition(":")[0] == targets[1].rpartition(":")[0]:
-        _find(targets[0])  # what the module sets when it is imported holds for both
+    one_module = len(targets) == 2 and targets[0].rpartition(":")[0] == targets[1].rpartition(":")[0]
+    if one_module and not targets[0].endswith(".json"):
+        find(targets[0])  # before torch is imported: what the module sets holds for both
     first, *others = [_keys(target, asked) for target in targets]
     if asked.save:
         _save(first, asked.save)
@@ -79,45 +83,31 @@ def _compared(first: ProgramKeys, second: ProgramKeys) -> Iterator[str]:
     yield f"A: {first.program}"
     yield f"B: {second.program}"
     for number, (one, other) in enumerate(zip(first.graphs, second.graphs, strict=False)):
-        yield from _graphs(number, one, other)
+        refusals = {which: _one_line(each.refusal) for which, each in (("A", one), ("B", other)) if not each.key}
+        for which, refusal in refusals.items():
+            yield f"graph {number} of {which} has no key, so nothing is shared: {refusal}"
+        if refusals:
+            continue
+        if one.key != other.key:
+            found = differences(one.texts, other.texts)
+            which = f"in {plural(len(found), 'entry')}:" if found else "in something that the backend does not name"
+            yield f"graph {number}: the keys {one.key[:12]} and {other.key[:12]} differ {which}"
+        else:
+            found = differences(one.ingredients, other.ingredients)
+            lacks = f", although the programs differ in {plural(len(found), 'thing')}: a hit that should be a miss"
+            yield f"graph {number}: the same key {one.key[:12]}{lacks if found else ''}"
+        yield from (f"  {in_words([each], first='A has', second='B')}" for each in found[:_MOST])
+        if len(found) > _MOST:
+            yield f"  and {len(found) - _MOST} more"
     if len(first.graphs) != len(second.graphs):
         yield f"Dynamo captures {plural(len(first.graphs), 'graph')} in A, and {len(second.graphs)} in B"
-
-
-def _graphs(number: int, one: CacheKey, other: CacheKey) -> Iterator[str]:
-    refusals = {which: _one_line(each.refusal) for which, each in (("A", one), ("B", other)) if not each.key}
-    for which, refusal in refusals.items():
-        yield f"graph {number} of {which} has no key, so nothing is shared: {refusal}"
-    if refusals:
-        return
-    if one.key != other.key:
-        found = differences(one.texts, other.texts)
-        which = f"in {plural(len(found), 'entry')}:" if found else "in something that the backend does not name"
-        yield f"graph {number}: the keys {one.key[:12]} and {other.key[:12]} differ {which}"
-    else:
-        found = differences(one.ingredients, other.ingredients)
-        lacks = f", although the programs differ in {plural(len(found), 'thing')}: a hit that should be a miss"
-        yield f"graph {number}: the same key {one.key[:12]}{lacks if found else ''}"
-    yield from (f"  {_in_words(each)}" for each in found[:_MOST])
-    if len(found) > _MOST:
-        yield f"  and {len(found) - _MOST} more"
-
-
-def _in_words(one: Difference) -> str:
-    return in_words([one], first="A has", second="B")
 
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-#: Raised where a file's fields change.
-_VERSION = 2
-
-
 def _save(keys: ProgramKeys, path: Path) -> None:
-    from pytest_regional._base.files import dumps, write_whole
-
     if path.suffix != ".json":
         raise UsageError(f"--save={path}: the name has to end with .json.")
     data = {"version": _VERSION, **dataclasses.asdict(keys)}
@@ -127,27 +117,16 @@ def _save(keys: ProgramKeys, path: Path) -> None:
         raise UsageError(f"{path} cannot be written: {error.strerror}.") from error
 
 
-def _find(target: str) -> Any:
-    return None if target.endswith(".json") else find(target)
-
-
 def _keys(target: str, asked: argparse.Namespace) -> ProgramKeys:
-    if not target.endswith(".json"):
-        return _keys_of_program(target, asked)
-    from pytest_regional._base.documents import DocumentError, read
-    from pytest_regional.harness.cache_keys import SavedKeys
-
-    try:
-        return read(Path(target), SavedKeys, "file of keys", remedy=_REMEDY)
-    except DocumentError as error:
-        raise UsageError(f"{error}.") from error
-
-
-def _keys_of_program(target: str, asked: argparse.Namespace) -> ProgramKeys:
-    from pytest_regional.backends import registry
-    from pytest_regional.harness.cache_keys import NoCacheKeyError, keys_of
+    # They import torch, which reads variables that the user's module may set: see :func:`run`.
+    from pytest_regional.harness.cache_keys import NoCacheKeyError, SavedKeys, keys_of
     from pytest_regional.harness.isolation import isolated
 
+    if target.endswith(".json"):
+        try:
+            return read(Path(target), SavedKeys, "file of keys", remedy=_REMEDY)
+        except DocumentError as error:
+            raise UsageError(f"{error}.") from error
     try:
         spec = registry.resolve(asked.backend or "reference")
     except registry.UnknownBackendError as error:
@@ -177,12 +156,8 @@ def _made_by(factory: Any, target: str) -> tuple[Callable[..., Any], Sequence[An
     made = factory()
     fits = isinstance(made, tuple) and len(made) in (2, 3) and callable(made[0]) and isinstance(made[1], (tuple, list))
     if not fits or not isinstance(made[-1], (tuple, list, Mapping)):
-        raise UsageError(f"{target}() returned {_described(made)}, not (model, args) or (model, args, kwargs).")
+        items = f"({', '.join(type(item).__name__ for item in made)})" if isinstance(made, tuple) else ""
+        returned = items or type(made).__name__
+        raise UsageError(f"{target}() returned {returned}, not (model, args) or (model, args, kwargs).")
     model, args, *rest = made
     return model, args, rest[0] if rest else {}
-
-
-def _described(value: Any) -> str:
-    if isinstance(value, tuple):
-        return f"({', '.join(type(item).__name__ for item in value)})"
-    return type(value).__name__

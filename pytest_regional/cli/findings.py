@@ -1,4 +1,4 @@
-"""``findings``: what folders of findings hold; ``replay``: check them again."""
+"""``findings``: what folders of findings hold."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_regional._base.documents import DocumentError
 from pytest_regional._base.text import plural, printable
@@ -30,7 +30,7 @@ def checked(paths: Sequence[Path]) -> Sequence[Path]:
     Raises:
         UsageError: a path that is not there, or a folder without findings.
     """
-    from pytest_regional.fuzz.findings.folder import FindingsFolder
+    from pytest_regional.fuzz.findings.folder import FindingsFolder  # it imports torch
 
     for path in paths:
         try:
@@ -43,16 +43,11 @@ def checked(paths: Sequence[Path]) -> Sequence[Path]:
     return paths
 
 
-_HELP = "list findings: what was seen, where, and how small it became"
-
-
-def add_command(commands: Any) -> None:
-    """Add ``findings`` to the commands of a parser."""
-    parser = commands.add_parser(
-        "findings",
-        help=_HELP,
-        description=f"{_HELP.capitalize()}. A finding's own file is shown in full, with its program or sequence. "
-        "Nothing that it holds is imported. Exit status 2: a file cannot be read; the others are listed.",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.description = (
+        f"{parser.description} A finding's own file is shown in full, with its program or sequence. Nothing that it "
+        "holds is imported. Exit status 2: a file cannot be read; the others are listed."
     )
     add_paths(parser)
     parser.add_argument(
@@ -61,7 +56,6 @@ def add_command(commands: Any) -> None:
         type=Path,
         help="copy the findings and crashes of all these directories into INTO, which keeps the smallest of each name",
     )
-    parser.set_defaults(run=run)
 
 
 def run(asked: argparse.Namespace) -> int:
@@ -116,68 +110,8 @@ def _merge(folders: Sequence[Path], into: Path) -> int:
 def _print(name: str, finding: AnyFinding, *, in_full: bool) -> None:
     versions = ", ".join(f"{package} {version}" for package, version in finding.versions.items())
     size = plural(finding.size, finding.unit)
-    print(
-        printable(
-            f"{name} ({finding.backend}, {finding.device}, mode {finding.mode}, {versions or 'no versions'}, {size})"
-        )
-    )
+    seen = f"{finding.backend}, {finding.device}, mode {finding.mode}, {versions or 'no versions'}, {size}"
+    print(printable(f"{name} ({seen})"))
     detail = finding.detail if in_full else next(iter(finding.detail.splitlines()), "")
     parts = [finding.title, detail, *([finding.text] if in_full else [])]
     print(textwrap.indent(printable("\n".join(part for part in parts if part)), "    "))
-
-
-_AGAIN = "check findings again: each is fixed, still fails, or is an error"
-
-
-def add_replay(commands: Any) -> None:
-    """Add ``replay`` to the commands of a parser."""
-    parser = commands.add_parser(
-        "replay",
-        help=_AGAIN,
-        description=f"{_AGAIN.capitalize()}. Exit status 0: all are fixed; 1: one still fails; 2: one is an error. "
-        "A backend that a finding names as module:attribute is imported only with --backend.",
-    )
-    add_paths(parser)
-    parser.add_argument(
-        "--backend",
-        metavar="NAME",
-        help="check on this backend, not on the one it was found on; module:attribute is imported",
-    )
-    parser.add_argument("--device", metavar="NAME", help="check on this device, not on the one it was found on")
-    parser.add_argument("--delete-fixed", action="store_true", help="delete what is fixed, file and script")
-    parser.set_defaults(run=run_replay)
-
-
-def run_replay(asked: argparse.Namespace) -> int:
-    """Replay the given findings; return the exit status.
-
-    Raises:
-        UsageError: a path that is not there, a folder without findings, or no torch.
-    """
-    try:
-        from pytest_regional.fuzz.findings.replaying import Outcome, exit_status, replay
-    except ImportError as error:
-        raise UsageError(f"findings cannot be checked here: {error}.") from error
-
-    seen = []
-    for one in replay(checked(asked.paths), backend=asked.backend, device=asked.device):
-        seen.append(one)
-        print(printable(f"{one.outcome!s:11} {one.path.stem}: {one.detail}"), flush=True)
-        if asked.delete_fixed and one.outcome is Outcome.FIXED:
-            _delete(one.path)
-    counts = ", ".join(f"{sum(one.outcome is kind for one in seen)} {kind}" for kind in Outcome)
-    print(f"{plural(len(seen), 'finding')}: {counts}")
-    return exit_status(seen)
-
-
-def _delete(finding: Path) -> None:
-    """Delete the files of a finding.
-
-    Raises:
-        UsageError: the folder cannot be written.
-    """
-    try:
-        finding.unlink()
-        finding.with_suffix(".py").unlink(missing_ok=True)
-    except OSError as error:
-        raise UsageError(f"{error.filename} is fixed and cannot be deleted: {error.strerror}.") from error

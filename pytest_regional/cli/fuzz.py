@@ -18,24 +18,21 @@ from pytest_regional._base.limits import Budget, memory_of
 from pytest_regional._base.text import duration, plural, printable, unknown_name
 from pytest_regional.cli.targets import UsageError
 from pytest_regional.fuzz.findings.files import too_many
-from pytest_regional.fuzz.modes import MODES
 from pytest_regional.fuzz.processes import Processes
+from pytest_regional.fuzz.ray_cluster import RayCluster
+from pytest_regional.fuzz.settings import MODES, named_settings
 from pytest_regional.fuzz.shards import MOST_SHARDS, SEEDS, CampaignFolder, Part, Plan, Work
-
-_HELP = "fuzz backends with several processes: on this machine, or on a Ray cluster"
 
 #: Seconds between two lines that say how far the campaign is.
 _EVERY = 30.0
 
 
-def add_command(commands: Any) -> None:
-    """Add ``fuzz`` to the commands of a parser."""
-    parser = commands.add_parser(
-        "fuzz",
-        help=_HELP,
-        description=f"{_HELP.capitalize()}. The same command again goes on where it ended. Ctrl-C and SIGTERM end it "
-        "after the programs that are being checked. Exit status 0: nothing new; 1: new findings, or programs that "
-        "ended their process; 2: it could not run.",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.description = (
+        f"{parser.description} The same command again goes on where it ended. Ctrl-C and SIGTERM end it after the "
+        "programs that are being checked. Exit status 0: nothing new; 1: new findings, or programs that ended their "
+        "process; 2: it could not run."
     )
     what = parser.add_argument_group("what is fuzzed")
     what.add_argument("--backend", metavar="NAMES", default="reference", help="backends, comma-separated (reference)")
@@ -74,7 +71,6 @@ def add_command(commands: Any) -> None:
         action="store_true",
         help="exit status 0 also for new findings, where a scheduler takes 1 as failed",
     )
-    parser.set_defaults(run=run)
 
 
 def run(asked: argparse.Namespace) -> int:
@@ -98,7 +94,14 @@ def _run(asked: argparse.Namespace) -> int:
     for name in ("backend", "mode", "device", "cluster"):
         if getattr(asked, name) == "":  # a variable that is not set
             raise UsageError(f"--{name}= has no value: leave it out, or give one.")
-    budget, memory = _budget(asked.budget), _memory(asked.memory)
+    try:
+        budget = Budget.parse(asked.budget)
+    except RegionalValueError as error:
+        raise UsageError(f"--budget: {error}.") from error
+    try:
+        memory = memory_of(asked.memory)
+    except ValueError as error:
+        raise UsageError(f"--memory={asked.memory}: {error}.") from error
     if asked.workers is not None and not 1 <= asked.workers <= 10_000:
         raise UsageError(f"--workers={asked.workers}: give a number from 1 to 10000.")
     wanted = _plan(asked)
@@ -153,7 +156,6 @@ def _here(asked: argparse.Namespace, work: Work, shown: Shown, lock: int) -> boo
 
 def _on_cluster(asked: argparse.Namespace, work: Work, shown: Shown) -> bool:
     """Check on a cluster, which an interrupt ends at once; return whether somebody ended it."""
-    from pytest_regional.fuzz.ray_cluster import RayCluster
 
     def handle(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -234,6 +236,10 @@ def _plan(asked: argparse.Namespace) -> Plan:
             raise UsageError(f"--mode={asked.mode}: {unknown_name('mode', mode, MODES)}")
     if not 1 <= asked.timeout <= 86_400:
         raise UsageError(f"--timeout={asked.timeout:g}: give seconds from 1 to 86400.")
+    try:
+        settings = named_settings(_names(asked.settings) if asked.settings != "none" else ())
+    except RegionalValueError as error:
+        raise UsageError(f"--settings={asked.settings}: {_sentence(error)}") from error
     return Plan(
         tuple(
             Part(backend, "cuda-emulated" if mode == "emulated" and device == "cpu" else device, mode)
@@ -241,7 +247,7 @@ def _plan(asked: argparse.Namespace) -> Plan:
             for mode in modes
         ),
         secrets.randbelow(2**31) if asked.seed is None else asked.seed,
-        _settings(asked.settings),
+        tuple(setting.name for setting in settings),
         asked.timeout,
         asked.audit,
         not asked.no_blame,
@@ -253,33 +259,5 @@ def _sentence(error: RegionalError) -> str:
     return text if text.endswith(".") else f"{text}."
 
 
-def _budget(text: str) -> Budget:
-    try:
-        return Budget.parse(text)
-    except RegionalValueError as error:
-        raise UsageError(f"--budget: {error}.") from error
-
-
-def _memory(text: str) -> int:
-    try:
-        return memory_of(text)
-    except ValueError as error:
-        raise UsageError(f"--memory={text}: {error}.") from error
-
-
 def _names(text: str) -> list[str]:
     return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-
-
-def _settings(text: str) -> tuple[str, ...]:
-    if not text or text == "none":
-        return ()
-    from pytest_regional.fuzz.settings import named_settings
-
-    try:
-        return tuple(setting.name for setting in named_settings(_names(text)))
-    except RegionalValueError as error:
-        raise UsageError(f"--settings={text}: {_sentence(error)}") from error
-
-
-__all__ = ["add_command", "run"]

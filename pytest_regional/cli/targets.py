@@ -35,21 +35,20 @@ def find(target: str) -> Any:
 
 
 def _module(place: str) -> ModuleType:
+    path, is_file = Path(place), place.endswith(".py")
+    if is_file and not path.is_file():
+        raise UsageError(f"{place!r} cannot be imported: there is no such file.")
     try:
-        return _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+        if not is_file:
+            return importlib.import_module(place)
+        # Its folder is searched for what it imports.
+        sys.path.insert(0, str(path.parent.resolve()))
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
     except Exception as error:
         # Importing runs the user's code, which may raise anything.
-        what = "there is no such file" if isinstance(error, FileNotFoundError) else f"{type(error).__name__}: {error}"
-        raise UsageError(f"{place!r} cannot be imported: {what}.") from error
-
-
-def _from_file(path: Path) -> ModuleType:
-    """Import a file that is not on the path; its folder is searched for what it imports."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise FileNotFoundError(path)
-    sys.path.insert(0, str(path.parent.resolve()))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+        raise UsageError(f"{place!r} cannot be imported: {type(error).__name__}: {error}.") from error
     return module

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 
 from pytest_regional._torch import MissingTorchSymbolError, caches, config, triton
 from pytest_regional._torch.aot_autograd import donated_inputs
-from pytest_regional._torch.patching import patched
+from pytest_regional._torch.patching import Wrapper, wrapped
 from pytest_regional.emulation.device import (
     DEFAULT_PROFILE,
     DeviceProfile,
@@ -126,26 +126,37 @@ class Emulation:
 
     # Seams
 
-    def compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what stands in for ``_compile_fx_inner``."""
-
-        @functools.wraps(original)
-        def compile_for_gpu(gm: Any, example_inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-            with self.noting_unsupported(), self.device_mock.held(), self.device_mock.settings, _nothing_to_mend():
-                _refuse_settings(kwargs)
-                undefined = holds_undefined_values(gm)
-                given, (gm, example_inputs) = gm, retarget(gm, example_inputs)
-                with self._compiling_graph(undefined):
-                    compiled = original(gm, example_inputs, *args, **kwargs)
-                    generated = getattr(self._compiling, "generated", None)
-                _refuse_code_for_cpu(compiled)
-                if generated is not None:
-                    seen = GeneratedGraph(generated, example_inputs, donated_inputs(), undefined, given)
-                    for observer in self.observers:
-                        observer(seen)
-                return compiled
-
-        return compile_for_gpu
+    def compile(
+        self, original: Callable[..., Any], gm: Any, example_inputs: Sequence[Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        """Stand in for ``_compile_fx_inner``."""
+        with (
+            self.noting_unsupported(),
+            self.device_mock.held(),
+            config.settings_for_emulation(),
+            warnings.catch_warnings(),
+        ):
+            # They are about the described GPU and its compiler: under ``-W error`` they would fail the compile.
+            warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
+            warnings.filterwarnings("ignore", message="TRITON_DEFAULT_FP_FUSION is unset")
+            for setting, reason in REFUSED_SETTINGS.items():
+                if kwargs.get(setting.rpartition(".")[2]) or getattr(config.inductor_config(), setting):
+                    raise UnsupportedByEmulationError(reason.format(setting))
+            undefined = holds_undefined_values(gm)
+            given, (gm, example_inputs) = gm, retarget(gm, example_inputs)
+            with self._compiling_graph(undefined):
+                compiled = original(gm, example_inputs, *args, **kwargs)
+                generated = getattr(self._compiling, "generated", None)
+            if "async_compile.cpp" in getattr(compiled, "source_code", ""):
+                # What would run as C++ says nothing about GPU code.
+                raise UnsupportedByEmulationError(
+                    "a graph of which Inductor compiled a part for the CPU: the emulation could not move it to the GPU"
+                )
+            if generated is not None:
+                seen = GeneratedGraph(generated, example_inputs, donated_inputs(), undefined, given)
+                for observer in self.observers:
+                    observer(seen)
+            return compiled
 
     @contextlib.contextmanager
     def _compiling_graph(self, undefined: bool) -> Iterator[None]:
@@ -157,37 +168,25 @@ class Emulation:
             vars(self._compiling).clear()
             vars(self._compiling).update(before)
 
-    def load(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what stands in for ``CompiledFxGraph.after_deserialization``."""
+    def load(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Stand in for ``CompiledFxGraph.after_deserialization``."""
+        with self.noting_unsupported(), self.device_mock.held():
+            return original(*args, **kwargs)
 
-        @functools.wraps(original)
-        def load_for_gpu(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            with self.noting_unsupported(), self.device_mock.held():
-                return original(graph, *args, **kwargs)
+    def finish(self, original: Callable[..., Any], graph: Any, *args: Any, **kwargs: Any) -> Any:
+        """Stand in for ``CompiledFxGraph.post_compile``."""
+        if "cuda" in graph.device_types:
+            # Of a graph that a cache of whole results kept it is not known.
+            undefined = getattr(self._compiling, "undefined", True)
+            generated = self._compiling.generated = graph.current_callable
 
-        return load_for_gpu
+            def run(inputs: list[Any]) -> Any:
+                with OperatorsOnCpu(self.memory, self.device_mock), self.memory.undefined_allowed(undefined):
+                    return generated(inputs)
 
-    def finish(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what stands in for ``CompiledFxGraph.post_compile``."""
-
-        @functools.wraps(original)
-        def finish_for_gpu(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            if "cuda" in graph.device_types:
-                # Of a graph that a cache of whole results kept it is not known.
-                undefined = getattr(self._compiling, "undefined", True)
-                self._compiling.generated = graph.current_callable
-                graph.current_callable = self._running(graph.current_callable, undefined)
-            return original(graph, *args, **kwargs)
-
-        return finish_for_gpu
-
-    def _running(self, generated: Callable[[list[Any]], Any], undefined: bool) -> Callable[[list[Any]], Any]:
-        def run(inputs: list[Any]) -> Any:
-            with OperatorsOnCpu(self.memory, self.device_mock), self.memory.undefined_allowed(undefined):
-                return generated(inputs)
-
-        run._boxed_call = True  # type: ignore[attr-defined]  # as on the function in place of which it stands
-        return run
+            run._boxed_call = True  # type: ignore[attr-defined]  # as on the function in place of which it stands
+            graph.current_callable = run
+        return original(graph, *args, **kwargs)
 
 
 REFUSED_SETTINGS = {
@@ -197,38 +196,6 @@ REFUSED_SETTINGS = {
     "benchmark_combo_kernel": "combined kernels timed against single ones ({}): nothing can be timed without a GPU",
     "cpp_wrapper": "wrappers in C++ ({}): they launch compiled kernels, and no driver is there to load them",
 }
-
-
-@contextlib.contextmanager
-def _nothing_to_mend() -> Iterator[None]:
-    """Keep back warnings about the described GPU and its compiler: under ``-W error`` they would fail the compile."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
-        warnings.filterwarnings("ignore", message="TRITON_DEFAULT_FP_FUSION is unset")
-        yield
-
-
-def _refuse_settings(options: Mapping[str, Any]) -> None:
-    """Refuse a graph that Inductor would compile with settings that need a GPU.
-
-    Raises:
-        UnsupportedByEmulationError: naming the setting.
-    """
-    for setting, reason in REFUSED_SETTINGS.items():
-        if options.get(setting.rpartition(".")[2]) or config.inductor_setting(setting):
-            raise UnsupportedByEmulationError(reason.format(setting))
-
-
-def _refuse_code_for_cpu(compiled: Any) -> None:
-    """Refuse what would run as C++: it says nothing about GPU code.
-
-    Raises:
-        UnsupportedByEmulationError: part of the graph was compiled for the CPU.
-    """
-    if "async_compile.cpp" in getattr(compiled, "source_code", ""):
-        raise UnsupportedByEmulationError(
-            "a graph of which Inductor compiled a part for the CPU: the emulation could not move it to the GPU"
-        )
 
 
 _active: list[Emulation] = []
@@ -258,41 +225,27 @@ def emulated(profile: str | DeviceProfile = DEFAULT_PROFILE, plan: LaunchPlan | 
     described = profile_named(profile) if isinstance(profile, str) else profile
     current = active()
     if current is not None:
-        yield _the_same(current, described, plan)
+        if current.profile != described or plan not in (None, current.plan):
+            raise EmulationError(
+                f"{current.profile.name} is being emulated in this process, so {described.name} cannot be; leave the "
+                f"one context before entering the other"
+            )
+        yield current
         return
-    _check_patch_points()
-    emulation = Emulation(described, plan or LaunchPlan())
-    makers = {"compile": emulation.compile, "load": emulation.load, "finish": emulation.finish}
-    with contextlib.ExitStack() as stack:
-        triton.clear_device_answers()
-        stack.callback(triton.clear_device_answers)
-        stack.enter_context(config.cache_tagged(f"pytest-regional-emulated-{described.key}"))
-        stack.enter_context(programs_on_gpu(emulation))
-        stack.enter_context(patched(triton.OUTPUT_POINTS, makers))
-        _active.append(emulation)
-        stack.callback(_active.remove, emulation)
-        yield emulation
-
-
-@functools.cache
-def _check_patch_points() -> None:
-    """Make sure that this torch asks for its devices where emulation expects it to.
-
-    Raises:
-        MissingTorchSymbolError: it does not; says where.
-    """
     missing = triton.missing_points()
     if missing:
         raise MissingTorchSymbolError(
             f"a GPU cannot be emulated with torch {torch.__version__}, which has no {', '.join(missing)}; "
             f"pytest-regional emulates with torch 2.11 to 2.15"
         )
-
-
-def _the_same(current: Emulation, profile: DeviceProfile, plan: LaunchPlan | None) -> Emulation:
-    if current.profile != profile or plan not in (None, current.plan):
-        raise EmulationError(
-            f"{current.profile.name} is being emulated in this process, so {profile.name} cannot be; leave the one "
-            f"context before entering the other"
-        )
-    return current
+    emulation = Emulation(described, plan or LaunchPlan())
+    wrappers: dict[str, Wrapper] = {"compile": emulation.compile, "load": emulation.load, "finish": emulation.finish}
+    with contextlib.ExitStack() as stack:
+        triton.clear_device_answers()
+        stack.callback(triton.clear_device_answers)
+        stack.enter_context(config.cache_tagged(f"pytest-regional-emulated-{described.key}"))
+        stack.enter_context(programs_on_gpu(emulation))
+        stack.enter_context(wrapped(triton.OUTPUT_POINTS, wrappers))
+        _active.append(emulation)
+        stack.callback(_active.remove, emulation)
+        yield emulation

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pytest_regional._torch import config, inductor, triton
-from pytest_regional._torch import triton as torch_device
+from pytest_regional._torch import inductor, triton
 from pytest_regional._torch.dynamo import guards_untimed
 from pytest_regional._torch.patching import patched
 from pytest_regional.emulation.device import DeviceProfile, UnsupportedByEmulationError
@@ -65,8 +62,14 @@ def user_kernels_interpreted(emulation: Emulation) -> Iterator[None]:
         def interpreted(function: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
             if warmup:
                 return original(function, *args, grid=grid, warmup=warmup, **kwargs)
+            parameters = inspect.signature(function.fn).parameters
+            known = {name: value for name, value in kwargs.items() if name in parameters}
+            arguments = {**dict(zip(function.arg_names, args, strict=False)), **known}
+            for name, parameter in parameters.items():
+                if parameter.default is not inspect.Parameter.empty:
+                    arguments.setdefault(name, parameter.default)
             with emulation.noting_unsupported():
-                emulation.note(_launched(emulation, function, args, grid, kwargs))
+                emulation.note(launch_kernel(function, grid, arguments, memory=emulation.memory))
             return None
 
         return interpreted
@@ -76,17 +79,6 @@ def user_kernels_interpreted(emulation: Emulation) -> Iterator[None]:
         patched(triton.LAUNCHES, {"jitted": run, "autotuned": lambda original: _first_configuration}),
     ):
         yield
-
-
-def _launched(emulation: Emulation, function: Any, args: Any, grid: Any, kwargs: Any) -> Any:
-    parameters = inspect.signature(function.fn).parameters
-    known = {name: value for name, value in kwargs.items() if name in parameters}
-    arguments = {**dict(zip(function.arg_names, args, strict=False)), **known}
-    for name, parameter in parameters.items():
-        if parameter.default is not inspect.Parameter.empty:
-            arguments.setdefault(name, parameter.default)
-    size = grid(arguments) if callable(grid) else grid
-    return launch_kernel(function, size, arguments, memory=emulation.memory)
 
 
 def _first_configuration(tuner: Any, *args: Any, **kwargs: Any) -> Any:
@@ -152,13 +144,13 @@ class DeviceMock:
 
     def _begin(self) -> None:
         with contextlib.ExitStack() as stack:
-            stack.callback(torch_device.clear_device_answers)
-            stack.enter_context(torch_device.cuda_device_guard())
-            stack.enter_context(torch_device.wrapper_code_for_cpu_tensors())
+            stack.callback(triton.clear_device_answers)
+            stack.enter_context(triton.cuda_device_guard())
+            stack.enter_context(triton.wrapper_code_for_cpu_tensors())
             replacements = self._replacements()
-            makers = {name: replacements[name] for name in torch_device.DEVICE_POINTS}
-            stack.enter_context(patched(torch_device.DEVICE_POINTS, makers))
-            torch_device.clear_device_answers()
+            makers = {name: replacements[name] for name in triton.DEVICE_POINTS}
+            stack.enter_context(patched(triton.DEVICE_POINTS, makers))
+            triton.clear_device_answers()
             self._stack = stack.pop_all()
 
     def _replacements(self) -> dict[str, Callable[[Any], Any]]:
@@ -172,7 +164,7 @@ class DeviceMock:
             "accelerator_index": _returning(0),
             "properties": _returning(profile),
             "capability": _returning(profile.compute_capability),
-            "device_context": lambda original: _no_context,
+            "device_context": _returning(contextlib.nullcontext()),
             "rng_state": lambda original: _generator_state,
             "set_rng_state": nothing,
             "current_stream": _returning(stream),
@@ -184,36 +176,19 @@ class DeviceMock:
             "gpu_context": nothing,
             "empty_strided": lambda original: self._allocate,
             "constants": lambda original: lambda graph, name, device: original(graph, name, None),
-            "compile_kernel": lambda original: self._compile,
+            "compile_kernel": lambda original: (
+                lambda _, name, source, *args, **kwargs: self._compile_kernel(name, source)
+            ),
             "process_pool": _returning(False),
             "wake_pool": nothing,
             "choices": _first_choice,
             "triton_driver": nothing,
         }
 
-    def _compile(self, name: str, source: str, *args: Any, **kwargs: Any) -> Any:
-        return self._compile_kernel(name, source)
-
-    @property
-    def settings(self) -> AbstractContextManager[Any]:
-        """Inductor's settings to generate code with."""
-        return config.inductor_settings(config.settings_for_emulation())
-
-
-@contextlib.contextmanager
-def _no_context(*args: Any, **kwargs: Any) -> Iterator[None]:
-    yield
-
 
 def _generator_state(*args: Any, **kwargs: Any) -> Any:
     """Return a state of the CPU's generator, which draws for an emulated GPU: graphs that keep one assert its size."""
-    return torch.zeros(_generator_state_size(), dtype=torch.uint8)
-
-
-@functools.cache
-def _generator_state_size() -> int:
-    size: int = torch.default_generator.get_state().numel()
-    return size
+    return torch.zeros(torch.default_generator.get_state().numel(), dtype=torch.uint8)
 
 
 REFUSED_BY_FRONT_END = {
@@ -229,16 +204,12 @@ REFUSED_BY_FRONT_END = {
 def programs_on_gpu(emulation: Emulation) -> Iterator[None]:
     """Let programs train flex attention, and call kernels of their own on CPU tensors, eager and compiled."""
     replacements = {
-        "has_triton": lambda original: lambda *args, **kwargs: True,
-        "flex_device": lambda original: _any_device,
+        "has_triton": _returning(True),
+        "flex_device": _returning(None),
         "flex_options": _options_of_gpu,
     }
-    with patched(torch_device.PROGRAM_POINTS, replacements), guards_untimed(), user_kernels_interpreted(emulation):
+    with patched(triton.PROGRAM_POINTS, replacements), guards_untimed(), user_kernels_interpreted(emulation):
         yield
-
-
-def _any_device(query: Any, key: Any, value: Any) -> None:
-    return None
 
 
 def _options_of_gpu(original: Callable[..., Any]) -> Callable[..., Any]:

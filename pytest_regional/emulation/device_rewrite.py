@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -51,13 +51,11 @@ def holds_undefined_values(gm: Any) -> bool:
 
     What is made for a kernel that the user wrote, and for nothing else, is to be filled by that kernel.
     """
-    graphs = (module.graph for module in gm.modules() if isinstance(module, torch.fx.GraphModule))
-    return any(_is_undefined(node) for graph in graphs for node in graph.nodes)
-
-
-def _is_undefined(node: torch.fx.Node) -> bool:
-    schema = schema_of(node.target)
-    return schema is not None and schema.name in _UNDEFINED and not all(map(is_user_kernel, node.users))
+    for node in _nodes_of(gm):
+        schema = schema_of(node.target)
+        if schema is not None and schema.name in _UNDEFINED and not all(map(is_user_kernel, node.users)):
+            return True
+    return False
 
 
 def retarget(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> tuple[torch.fx.GraphModule, list[Any]]:
@@ -65,7 +63,10 @@ def retarget(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> tuple[torch.fx.
 
     To be called while that GPU is mocked: fake tensors ask for their device.
     """
-    move = _Move(_fake_mode_of(gm, inputs), [*_values_of(gm), *inputs])
+    leaves = (leaf for node in _nodes_of(gm) for name in _VALUES for leaf in leaves_of(node.meta.get(name)))
+    values = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    mode = detect_fake_mode(list(inputs)) or current_fake_mode() or detect_fake_mode(values) or new_fake_mode()
+    move = _Move(mode, [*values, *inputs])
     moved = clone_graph(gm)
     for module in moved.modules():
         if isinstance(module, torch.fx.GraphModule):
@@ -73,23 +74,10 @@ def retarget(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> tuple[torch.fx.
     return moved, [move.value(value) for value in inputs]
 
 
-def _fake_mode_of(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
-    mode = detect_fake_mode(list(inputs)) or current_fake_mode()
-    return mode or detect_fake_mode(_values_of(gm)) or new_fake_mode()
-
-
-def _values_of(gm: torch.fx.GraphModule) -> list[Any]:
-    modules = [module for module in gm.modules() if isinstance(module, torch.fx.GraphModule)]
-    nodes = (node for module in modules for node in module.graph.nodes)
-    return [leaf for node in nodes for name in _VALUES for leaf in _tensors(node.meta.get(name))]
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (tuple, list, dict)):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(item)
+def _nodes_of(gm: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
+    for module in gm.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            yield from module.graph.nodes
 
 
 class _Move:
@@ -105,16 +93,12 @@ class _Move:
         self._moved: dict[int, torch.Tensor] = {}
 
     def value(self, value: Any) -> Any:
-        """Return a fake CUDA tensor for a CPU tensor; numbers and tensors elsewhere as they are."""
-        if isinstance(value, torch.Tensor):
-            return self._tensor(value) if value.device.type == "cpu" else value
-        if type(value) in (tuple, list):
-            return type(value)(self.value(item) for item in value)
-        if type(value) is dict:
-            return {key: self.value(item) for key, item in value.items()}
-        return value
+        """Return a fake CUDA tensor for each CPU tensor in ``value``; all else as it is."""
+        return map_leaves(self._leaf, value)
 
-    def _tensor(self, value: torch.Tensor) -> torch.Tensor:
+    def _leaf(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
+            return value
         known = self._moved.get(id(value))
         if known is None:
             mode = value.fake_mode if is_fake_tensor(value) else self._fake_mode
@@ -124,13 +108,15 @@ class _Move:
         return known
 
     def _made(self, value: torch.Tensor) -> torch.Tensor:
-        if storage_key(value) not in self._shared:
-            return _strided(value)
+        """Return a fake CUDA tensor like ``value``, offset included: code generation asks it for alignment."""
+        offset = value.storage_offset()
+        if storage_key(value) not in self._shared and isinstance(offset, int) and offset == 0:
+            return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=CUDA)
         key = storage_key(value), value.dtype
         if key not in self._bases:
             elements = value.untyped_storage().nbytes() // value.element_size()
             self._bases[key] = torch.empty(elements, dtype=value.dtype, device=CUDA)
-        return self._bases[key].as_strided(value.size(), value.stride(), value.storage_offset())
+        return self._bases[key].as_strided(value.size(), value.stride(), offset)
 
     def graph(self, gm: torch.fx.GraphModule) -> None:
         """Move the nodes of one graph."""
@@ -176,16 +162,6 @@ class _Move:
             with self._fake_mode:
                 lift.meta["val"] = torch.empty_strided(constant.size(), constant.stride(), dtype=constant.dtype)
         return lifts
-
-
-def _strided(value: torch.Tensor) -> torch.Tensor:
-    """Return a fake CUDA tensor like ``value``, offset included: code generation asks it for alignment."""
-    offset = value.storage_offset()
-    if isinstance(offset, int) and offset == 0:
-        return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=CUDA)
-    elements = value.untyped_storage().nbytes() // value.element_size()
-    base = torch.empty(elements, dtype=value.dtype, device=CUDA)
-    return base.as_strided(value.size(), value.stride(), offset)
 
 
 CPU = torch.device("cpu")
@@ -278,11 +254,12 @@ def _described(value: Any) -> Any:
     return tuple(map(_described, value)) if isinstance(value, (tuple, list)) else value
 
 
-class _Description(tuple[Any, Any, Any]):
-    """Dtype, shape and strides of a tensor."""
+class _Description(NamedTuple):
+    """A tensor that a fake one can be made like."""
 
-    def __new__(cls, *parts: Any) -> _Description:
-        return super().__new__(cls, parts)
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -294,8 +271,7 @@ def _gpu_strides(func: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any,
 
 def _fake(value: Any) -> Any:
     if isinstance(value, _Description):
-        dtype, shape, strides = value
-        return torch.empty_strided(shape, strides, dtype=dtype, device=CUDA)
+        return torch.empty_strided(value.shape, value.strides, dtype=value.dtype, device=CUDA)
     return [_fake(item) for item in value] if isinstance(value, tuple) else value
 
 

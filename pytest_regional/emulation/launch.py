@@ -28,7 +28,7 @@ from pytest_regional._torch.triton import (
     type_of_argument,
 )
 from pytest_regional.emulation.device import EmulationError, MemoryFaultError, UnsupportedByEmulationError
-from pytest_regional.emulation.interpreter.accesses import LaunchMemory, Segment, pointer_to, region_of
+from pytest_regional.emulation.interpreter.accesses import LaunchMemory, pointer_to, region_of
 from pytest_regional.emulation.interpreter.builder import builder, semantic
 from pytest_regional.emulation.interpreter.functions import interpreting, is_jitted, is_rewritten, python_function
 from pytest_regional.emulation.interpreter.values import from_numbers, numpy_type, scalar_value
@@ -37,7 +37,6 @@ from pytest_regional.emulation.memory import Memory
 GRID_LIMITS = (2**31 - 1, 65535, 65535)
 _LARGEST_BLOCKS = {"XBLOCK": 4096, "YBLOCK": 1024, "ZBLOCK": 1024}
 _LARGEST_TILE = 1 << 16
-_SCALABLE_GRIDS = ("Grid1D", "Grid2D", "Grid3D")
 
 
 @dataclass(frozen=True)
@@ -121,24 +120,17 @@ def launch_kernel(
     """
     bound = dict(arguments)
     while not hasattr(function, "params"):
-        bound.update(_wrapper_arguments(function, bound))
+        if hasattr(function, "configs"):
+            bound = {**function.configs[0].kwargs, **bound}
+        elif hasattr(function, "values"):
+            for name, heuristic in function.values.items():
+                bound[name] = heuristic(bound)
+        else:
+            raise UnsupportedByEmulationError(f"a kernel wrapped in {type(function).__name__}")
         function = function.fn
     sizes = grid(bound) if callable(grid) else grid
     waiting = may_wait(function) if together is None else together
     return _launch(function, sizes, bound, types={}, memory=memory, together=waiting, reverse=reverse, races=races)
-
-
-def _wrapper_arguments(wrapper: Any, bound: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an autotuner's first configuration, or heuristics, add to the arguments."""
-    if hasattr(wrapper, "configs"):
-        first = wrapper.configs[0]
-        return {name: value for name, value in first.kwargs.items() if name not in bound}
-    if hasattr(wrapper, "values"):
-        named = dict(bound)
-        for name, heuristic in wrapper.values.items():
-            named[name] = heuristic(named)
-        return named
-    raise UnsupportedByEmulationError(f"a kernel wrapped in {type(wrapper).__name__}")
 
 
 def named_arguments(tuner: Any, arguments: Sequence[Any]) -> dict[str, Any]:
@@ -173,7 +165,7 @@ def _config(tuner: Any, plan: LaunchPlan) -> Any:
     """Return the planned configuration with blocks enlarged until about ``plan.programs`` programs are left."""
     config = tuner.configs[plan.config % len(tuner.configs)]
     hints = tuner.size_hints
-    if not plan.programs or not hints or tuner.inductor_meta.get("grid_type") not in _SCALABLE_GRIDS:
+    if not plan.programs or not hints or tuner.inductor_meta.get("grid_type") not in ("Grid1D", "Grid2D", "Grid3D"):
         return config
     config = copy.deepcopy(config)
     for name, largest in _LARGEST_BLOCKS.items():
@@ -197,26 +189,20 @@ def _check_promises(tuner: Any, bound: Mapping[str, Any]) -> None:
     for name, kind in tuner.triton_meta["signature"].items():
         value = bound.get(name)
         if isinstance(value, torch.Tensor) and str(kind).startswith("*"):
-            actual = _signature_type(value)
-            if actual != str(kind):
+            # Triton itself says u1 for bool.
+            is_bool = value.dtype == torch.bool
+            if str(kind) != ("*i1" if is_bool else type_of_argument(value).replace("*k", "*")):
                 raise MemoryFaultError(f"argument {name} of {_name(tuner.fn)} is {value.dtype}, its signature {kind}")
     names = tuner.fn.arg_names
     for promises in tuner.triton_meta.get("configs") or ():
         for key, facts in promises.items() if isinstance(promises, dict) else ():
             name = names[key[0]] if isinstance(key, tuple) else key
-            if ["tt.divisibility", 16] in [list(fact) for fact in facts]:
-                _check_divisible(_name(tuner.fn), name, bound.get(name))
-
-
-def _check_divisible(kernel: str, name: str, value: Any) -> None:
-    number = value.data_ptr() if isinstance(value, torch.Tensor) else value
-    if isinstance(number, int) and number % 16:
-        raise MemoryFaultError(f"argument {name} of {kernel} is {number}, which the kernel takes for a multiple of 16")
-
-
-def _signature_type(tensor: torch.Tensor) -> str:
-    """Return how Inductor's signatures name a pointer to the tensor's elements; Triton itself says u1 for bool."""
-    return "*i1" if tensor.dtype == torch.bool else type_of_argument(tensor).replace("*k", "*")
+            value = bound.get(name)
+            number = value.data_ptr() if isinstance(value, torch.Tensor) else value
+            if isinstance(number, int) and number % 16 and ["tt.divisibility", 16] in [list(fact) for fact in facts]:
+                raise MemoryFaultError(
+                    f"argument {name} of {_name(tuner.fn)} is {number}, which the kernel takes for a multiple of 16"
+                )
 
 
 def _launch(
@@ -243,7 +229,9 @@ def _launch(
         made.grid_dim = sizes
         chosen = programs_of(sizes, reverse) if programs is None else programs
         (run_together if together else run_in_order)(body, chosen, touched)
-    _check_guards(name, touched)
+    for region in touched.regions:
+        if region.allocation is not None and not region.allocation.guards_intact():
+            raise MemoryFaultError(f"{name} wrote beside the buffer of its argument {region.argument}")
     return Launch(name, sizes, config or {}, math.prod(sizes), time.perf_counter() - started)
 
 
@@ -293,27 +281,19 @@ def _line_of(error: BaseException) -> str:
     return ""
 
 
-def _check_guards(name: str, touched: LaunchMemory) -> None:
-    for region in touched.regions:
-        if region.allocation is not None and not region.allocation.guards_intact():
-            raise MemoryFaultError(f"{name} wrote beside the buffer of its argument {region.argument}")
-
-
 def _name(function: Any) -> str:
     return str(getattr(function, "__name__", function))
 
 
+@dataclass(frozen=True)
 class _Arguments:
     """Arguments of a launch as a kernel sees them: pointers, typed scalars, constants."""
 
-    def __init__(
-        self, function: Any, types: Mapping[str, Any], memory: Memory, touched: LaunchMemory, races: bool
-    ) -> None:
-        self.function = function
-        self.types = types
-        self.memory = memory
-        self.touched = touched
-        self.races = races
+    function: Any
+    types: Mapping[str, Any]
+    memory: Memory
+    touched: LaunchMemory
+    races: bool
 
     def of(self, bound: Mapping[str, Any]) -> dict[str, Any]:
         """Return a value for every parameter of the kernel."""
@@ -338,16 +318,12 @@ class _Arguments:
         return value
 
     def _pointer(self, name: str, tensor: torch.Tensor) -> Any:
-        region = self._region(name, tensor)
-        return pointer_to(region, tensor.data_ptr(), kernel_type(type_of_argument(tensor)))
-
-    def _region(self, name: str, tensor: torch.Tensor) -> Segment:
         region = region_of(name, tensor, self.memory, self.races)
         for known in self.touched.regions:
             if known.start == region.start:
                 region.footprints = known.footprints
         self.touched.regions.append(region)
-        return region
+        return pointer_to(region, tensor.data_ptr(), kernel_type(type_of_argument(tensor)))
 
     def _number(self, name: str, value: Any) -> Any:
         """Return a scalar in the type of the signature, or in the one Triton would choose for the value."""
@@ -509,11 +485,8 @@ def _touches_memory(function: Any, tree: ast.AST) -> bool:
 def _is_atomic(node: ast.AST) -> bool:
     if isinstance(node, ast.keyword):
         return node.arg == "volatile"
-    return isinstance(node, (ast.Attribute, ast.Name)) and _last_name(node).startswith("atomic_")
-
-
-def _last_name(node: ast.Attribute | ast.Name) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id
+    name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    return name.startswith("atomic_")
 
 
 def _reached(function: Any, seen: dict[int, Any]) -> Iterator[Any]:

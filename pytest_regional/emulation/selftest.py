@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
+import triton
 
 from pytest_regional._torch.caches import load_source
 from pytest_regional._torch.dynamo import reset_dynamo
@@ -24,11 +25,6 @@ from pytest_regional.emulation.device import (
     MemoryFaultError,
 )
 from pytest_regional.emulation.launch import launch_inductor_kernel
-
-if TYPE_CHECKING:
-    import torch
-
-    Function = Callable[["Inputs"], torch.Tensor]
 
 # Twice what the worst function needs (a variance over LENGTH numbers): enough for any order of summing so few numbers,
 # and a hundredth of what computing in half precision would cost.
@@ -48,6 +44,9 @@ class Inputs:
     def double(self) -> Inputs:
         """Return the same numbers in float64."""
         return Inputs(self.matrix.double(), self.long.double(), self.vector.double(), self.index)
+
+
+Function: TypeAlias = Callable[[Inputs], torch.Tensor]
 
 
 def run_self_test(profile: str | DeviceProfile = DEFAULT_PROFILE) -> None:
@@ -110,8 +109,12 @@ def _called(functions: Mapping[str, Function], inputs: Inputs) -> dict[str, torc
     try:
         return _called_at_once(functions, inputs)
     except Exception as error:
-        failures = {name: _error_of(name, function, inputs) for name, function in functions.items()}
-        told = [f"{name} ({failure})" for name, failure in failures.items() if failure]
+        told = []
+        for name, function in functions.items():
+            try:
+                _called_at_once({name: function}, inputs)
+            except Exception as failure:  # noqa: BLE001 - told in the message of the failure
+                told.append(f"{name} ({type(failure).__name__}: {failure})")
         raise _failure(", ".join(told) or "all functions in one graph", f"{type(error).__name__}: {error}") from error
 
 
@@ -124,19 +127,10 @@ def _called_at_once(functions: Mapping[str, Function], inputs: Inputs) -> dict[s
     return dict(zip(functions, outputs, strict=True))
 
 
-def _error_of(name: str, function: Function, inputs: Inputs) -> str:
-    try:
-        _called_at_once({name: function}, inputs)
-    except Exception as error:  # noqa: BLE001 - told in the message of the failure
-        return f"{type(error).__name__}: {error}"
-    return ""
-
-
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+def _compiled(function: Callable[..., Any]) -> Any:
     # What was compiled for another described device must not be found again.
     reset_dynamo()
-    compiled: Callable[..., Any] = torch.compile(function, backend="inductor", fullgraph=True, dynamic=False)
-    return compiled
+    return torch.compile(function, backend="inductor", fullgraph=True, dynamic=False)
 
 
 def _compare(name: str, actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> None:
@@ -189,22 +183,10 @@ def _one_kernel(emulation: Emulation, inputs: Inputs) -> EmulatedKernel:
     return emulation.kernels[-1]
 
 
-def _read_beyond(source: str) -> str:
-    return source.replace("xindex < xnumel", "xindex < xnumel + 1")
-
-
-def _no_store(source: str) -> str:
-    return "\n".join(line for line in source.splitlines() if "tl.store(" not in line)
-
-
-def _other_constant(source: str) -> str:
-    return source.replace("5.0", "5.5")
-
-
 _FAULTS: Mapping[str, Callable[[str], str]] = {
-    "one element too many": _read_beyond,
-    "missing store": _no_store,
-    "another constant": _other_constant,
+    "one element too many": lambda source: source.replace("xindex < xnumel", "xindex < xnumel + 1"),
+    "missing store": lambda source: "\n".join(line for line in source.splitlines() if "tl.store(" not in line),
+    "another constant": lambda source: source.replace("5.0", "5.5"),
 }
 
 
@@ -234,8 +216,6 @@ def _gives_right_values(emulation: Emulation, name: str, source: str) -> bool:
 
 
 def _failure(name: str, got: str) -> EmulationError:
-    import triton
-
     return EmulationError(
         f"self-test of the emulated GPU: {name}: {got}\nThis combination, torch {torch.__version__} and "
         f"triton {triton.__version__}, cannot be emulated: leave out --regional-device=cuda-emulated, or install "

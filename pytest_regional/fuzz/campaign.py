@@ -1,36 +1,52 @@
 """A campaign: draw examples, check each, and go on past what is found.
 
-What an example is says the subject: a program (:class:`~pytest_regional.fuzz.programs.Programs`), or a sequence of
-cache operations (:class:`~pytest_regional.fuzz.caches.campaign.CacheSequences`). Every failure is reduced and named by
-its signature. A failure that a known finding explains is counted, not reduced again. Examples that show nothing but a
-known finding are drawn and mostly skipped, so that it does not hide what else is there.
+What an example is says the subject: a program (:class:`Programs`), or a sequence of cache operations
+(:class:`~pytest_regional.fuzz.caches.campaign.CacheSequences`). Every failure is reduced and named by its signature. A
+failure that a known finding explains is counted, not reduced again. Examples that show nothing but a known finding are
+drawn and mostly skipped, so that it does not hide what else is there.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from pytest_regional._base.errors import RegionalError
-from pytest_regional._base.limits import Budget, Clock
-from pytest_regional.fuzz.findings.files import reason_of
+from pytest_regional._base.limits import Budget, Clock, RegionalTimeoutError, cpu_limit
+from pytest_regional.backends.spec import PARTITIONERS
+from pytest_regional.fuzz import oracles as oracles_of_programs
+from pytest_regional.fuzz.findings import files
 from pytest_regional.fuzz.findings.folder import (
     AnyFinding,
+    Finding,
+    FindingsFolder,
     FindingStore,
+    features_of,
+    installed_versions,
     signature_of,
 )
+from pytest_regional.fuzz.model.claims import needs_of
+from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.oracles import BadProgramError, OracleViolationError
+from pytest_regional.fuzz.settings import WITHOUT_DYNAMO
+from pytest_regional.fuzz.shrink import reduce_program
+from pytest_regional.harness.blame.culprit import Culprit
+from pytest_regional.harness.blame.reproducing import culprit_of
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from pytest_regional.harness.record import GeneratedSource
+    from pytest_regional.harness.regional import Regional
 
 #: Of the examples that show a known finding, the share that is checked nevertheless.
 CHECKED_ANYWAY = 0.1
@@ -84,11 +100,6 @@ class CampaignResult:
     unclaimed: Counter[str] = field(default_factory=Counter)
     unconfirmed: Counter[str] = field(default_factory=Counter)
 
-    @property
-    def bad(self) -> int:
-        """How many programs eager refuses."""
-        return self.refused.total()
-
 
 class UnconfirmedError(RegionalError):
     """A mode without Dynamo shows a violation that Dynamo's path does not: no finding. The message names it."""
@@ -100,16 +111,6 @@ class Failure(Generic[T]):
 
     violation: OracleViolationError
     example: T
-
-
-class FindingsPlace(Protocol):
-    """Where findings are kept; a :class:`~pytest_regional.fuzz.findings.folder.FindingsFolder` is one."""
-
-    def readable(self) -> Iterator[AnyFinding]:
-        """Yield what is known: findings of earlier campaigns, and of others that run now."""
-
-    def save_shown(self, finding: AnyFinding, *, run: bool = True) -> Path:
-        """Keep a finding; return the path of its script, which is tried, unless there is no time to ``run`` it."""
 
 
 class Subject(Protocol[T]):
@@ -167,7 +168,7 @@ class Campaign(Generic[T]):
     subject: Subject[T]
     budget: Budget
     seed: int
-    folder: FindingsPlace | None = None
+    folder: FindingsFolder | None = None
     reduce_seconds: float = 60.0
     part: int = 0
     parts: int = 1
@@ -216,7 +217,9 @@ class Campaign(Generic[T]):
                     break
                 continue
             in_a_row = 0
-            if self._is_skipped(example):
+            often = (finding for finding in self._store.known if self.result.hits[finding.name] >= MANY_HITS)
+            shows_known = any(self.subject.shows(finding, example) for finding in often)
+            if shows_known and self._chance.random() >= CHECKED_ANYWAY:
                 self.result.skipped_known += 1
                 continue
             clock.spent += 1
@@ -230,17 +233,11 @@ class Campaign(Generic[T]):
         if self.stopped():
             raise KeyboardInterrupt
 
-    def _is_skipped(self, example: T) -> bool:
-        often = [finding for finding in self._store.known if self.result.hits[finding.name] >= MANY_HITS]
-        if not any(self.subject.shows(finding, example) for finding in often):
-            return False
-        return self._chance.random() >= CHECKED_ANYWAY
-
     def _one(self, example: T) -> None:
         try:
             failure = self.subject.check(example, self._is_known)
         except BadProgramError as error:
-            self.result.refused[reason_of(error)] += 1
+            self.result.refused[files.reason_of(error)] += 1
             return
         except UnconfirmedError as error:
             self.result.unconfirmed[str(error)] += 1
@@ -298,4 +295,188 @@ def quiet_logs() -> Iterator[None]:
         logging.disable(before)
 
 
-__all__ = ["Campaign", "CampaignResult", "Failure", "FindingsPlace", "Subject", "UnconfirmedError", "quiet_logs"]
+# Programs as the subject
+
+#: The backend that has nothing behind AOTAutograd.
+CAPTURE = "aot_eager"
+
+#: The mode in which what a mode without Dynamo finds is checked again.
+CONFIRMED_IN = "interpret"
+
+#: The origin of a violation by a check that did not end.
+TOO_LONG = "longer than the time that one program may take"
+
+
+def partitioned(programs: Iterator[Program], partitioners: Sequence[str], seed: int) -> Iterator[Program]:
+    """Yield ``programs``, those that train and name no partitioner with one of ``partitioners``."""
+    chance = random.Random(f"partitioner {seed}")
+    for program in programs:
+        if partitioners and program.trains and program.partitioner is None:
+            yield replace(program, partitioner=chance.choice(partitioners))
+        else:
+            yield program
+
+
+@dataclass
+class Programs:
+    """Programs as the subject of a campaign.
+
+    Attributes:
+        checker: checks a program: :func:`pytest_regional.fuzz.oracles.check`, with a harness and a mode given.
+        drawn: yields programs for a seed, without end.
+        backend: the backend, as ``--regional-backend`` takes it.
+        device: the device by name.
+        mode: the mode that ``checker`` checks in.
+        oracles: names of the oracles to check; all by default.
+        without: capabilities that the backend disclaims: a program that needs one is skipped, and none is reduced
+            to one that does.
+        limit: seconds of processor time that the check of one program may take; a longer one is a violation.
+        running: a file that holds the program while it is checked; what a crash leaves there is what crashed.
+        partitioners: one of these is drawn for each program that trains; see :attr:`Program.partitioner`.
+        through_dynamo: for a mode without Dynamo, what checks programs in :data:`CONFIRMED_IN`: what ``checker`` finds
+            is found there or nowhere, and all that is done with it is done there.
+        blamer: searches for the step of the compile that is to blame for what a check, which it gets, raises.
+    """
+
+    checker: Callable[..., Any]
+    drawn: Callable[[int], Iterator[Program]]
+    backend: str = "reference"
+    device: str = "cpu"
+    mode: str = "native"
+    oracles: Collection[str] | None = None
+    without: Collection[str] = ()
+    limit: float | None = None
+    running: Path | None = None
+    partitioners: Sequence[str] = ()
+    through_dynamo: Callable[..., Any] | None = None
+    blamer: Callable[[Callable[[], None]], Culprit] | None = None
+    unit: str = "program"
+
+    @classmethod
+    def of(
+        cls,
+        regional: Regional,
+        backend: str,
+        mode: str,
+        *,
+        drawn: Callable[[int], Iterator[Program]],
+        blames: bool = True,
+        **options: Any,
+    ) -> Self:
+        """Return the programs of ``drawn``, checked on a harness in a mode.
+
+        Args:
+            regional: the harness, of ``backend``.
+            backend: as the command line names it.
+            mode: one of :data:`~pytest_regional.fuzz.settings.MODES`.
+            drawn: yields programs for a seed, without end.
+            blames: whether the step of the compile that is to blame for a finding is searched for.
+            options: other attributes.
+        """
+        check = oracles_of_programs.check
+        return cls(
+            functools.partial(check, regional, mode=mode),
+            drawn,
+            backend,
+            regional.device_under_test.name,
+            mode,
+            partitioners=PARTITIONERS if "partitioner" in regional.spec.variants else (),
+            through_dynamo=functools.partial(check, regional, mode=CONFIRMED_IN) if mode in WITHOUT_DYNAMO else None,
+            blamer=functools.partial(culprit_of, regional) if blames else None,
+            **options,
+        )
+
+    def draw(self, seed: int) -> Iterator[Program]:
+        """Yield programs without end, the same for the same seed."""
+        return partitioned(self.drawn(seed), self.partitioners, seed)
+
+    def needs(self, example: Program) -> frozenset[str]:
+        """Return the capabilities that the program needs and the backend disclaims."""
+        return needs_of(example).intersection(self.without) if self.without else frozenset()
+
+    def shows(self, finding: AnyFinding, example: Program) -> bool:
+        """Return whether the program has all features of ``finding``."""
+        return finding.features <= features_of(example)
+
+    def explains(self, finding: AnyFinding) -> bool:
+        """Return whether ``finding`` is a program's, on this backend or on AOTAutograd alone."""
+        return isinstance(finding, Finding) and finding.backend in (self.backend, CAPTURE)
+
+    def check(self, example: Program, known: Known) -> Failure[Program] | None:
+        """Check the program against all oracles; return the first violation that is not ``known``.
+
+        Raises:
+            UnconfirmedError: there is one, and Dynamo's path does not show it.
+        """
+        features = features_of(example)
+        violation = self._violation(self.checker, example, self.oracles, known=lambda one: known(one, features))
+        if violation is None:
+            return None
+        if self.through_dynamo is None:
+            return Failure(violation, example)
+        confirmed = self.check_again(example, violation.oracle)
+        if confirmed is None:
+            raise UnconfirmedError(f"{violation.oracle} ({violation.stage}): {violation.origin}")
+        return None if known(confirmed, features) else Failure(confirmed, example)
+
+    def check_again(self, example: Program, oracle: str, *, blame: bool = False) -> OracleViolationError | None:
+        """Check the program against one oracle, through Dynamo."""
+        violation = self._violation(self.through_dynamo or self.checker, example, (oracle,), blame=blame)
+        if blame and self.blamer is not None and violation is not None and violation.origin != TOO_LONG:
+
+            def once_more() -> None:
+                found = self.check_again(example, oracle)
+                if found is not None:
+                    raise found
+
+            violation.culprit = self.blamer(once_more)
+        return violation
+
+    def reduce(self, example: Program, still_fails: Callable[[Program], bool], seconds: float) -> Program:
+        """Return a smaller program that ``still_fails``."""
+        return reduce_program(example, still_fails, seconds=seconds)
+
+    def finding(self, reduced: Program, original: Program, violation: OracleViolationError) -> Finding:
+        """Return the finding; what AOTAutograd breaks without the backend is kept, and checked again, as its own."""
+        mode = self.mode if self.through_dynamo is None else CONFIRMED_IN
+        backend, device = self.backend, self.device
+        if violation.without_backend:
+            backend, device, mode = CAPTURE, "cpu", "native"
+        culprit = violation.culprit
+        return Finding(
+            signature_of(violation, reduced),
+            reduced,
+            original,
+            violation.detail,
+            violation.region,
+            f"{culprit.sentence}\n{culprit.evidence}" if culprit else None,
+            backend=backend,
+            device=device,
+            mode=mode,
+            versions=installed_versions(),
+        )
+
+    def _violation(
+        self,
+        checker: Callable[..., Any],
+        program: Program,
+        oracles: Collection[str] | None,
+        *,
+        blame: bool = False,
+        known: Callable[[OracleViolationError], bool] = lambda violation: False,
+    ) -> OracleViolationError | None:
+        try:
+            if self.running is not None:  # a compiler that crashes takes this process with it
+                files.save(program, self.running)
+            with contextlib.nullcontext() if self.limit is None else cpu_limit(self.limit):
+                checker(program, oracles=oracles, blame=blame, known=known)
+        except OracleViolationError as violation:
+            return violation
+        except RegionalTimeoutError as late:
+            if self.limit is None:
+                raise
+            return OracleViolationError("compiles", "compile", str(late), origin=TOO_LONG)
+        finally:
+            if self.running is not None:
+                self.running.unlink(missing_ok=True)
+        return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import tempfile
 import warnings
 from collections.abc import Callable, Collection, Iterator
@@ -13,18 +12,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_regional._base.errors import CampaignError, RegionalWarning
-from pytest_regional._base.limits import Budget, Interrupts, crash_marker
+from pytest_regional._base.limits import Budget, crash_marker, noted_interrupts
 from pytest_regional._base.stash import FUZZ, TARGET, shards
 from pytest_regional._base.text import plural, printable
 from pytest_regional.fuzz.caches.campaign import CacheSequences
-from pytest_regional.fuzz.campaign import Campaign, quiet_logs
+from pytest_regional.fuzz.campaign import Campaign, Programs, quiet_logs
 from pytest_regional.fuzz.draw.encoding import Options
 from pytest_regional.fuzz.draw.graphs import VARIANTS, random_programs, with_other_annotations
 from pytest_regional.fuzz.findings.files import too_many
 from pytest_regional.fuzz.findings.folder import FindingsFolder
 from pytest_regional.fuzz.model.claims import disclaimed
 from pytest_regional.fuzz.oracles import ORACLES
-from pytest_regional.fuzz.programs import Programs
 from pytest_regional.fuzz.settings import settings_of_mode
 
 if TYPE_CHECKING:
@@ -102,11 +100,16 @@ class FuzzTest:
         self.mode = mode
         folder = self._made_folder()
         drawn = draw or self._programs
+
+        def varied(seed: int) -> Iterator[Program]:
+            """Yield programs and, since it costs less than to draw one, each with other annotations as well."""
+            return with_other_annotations(drawn(seed), VARIANTS, seed, self.without)
+
         programs = Programs.of(
             self.regional,
             self.backend,
             mode,
-            drawn=functools.partial(self._varied, drawn) if mode == "aten" else drawn,
+            drawn=varied if mode == "aten" else drawn,
             blames=self.blames,
             oracles=oracles,
             without=self.without,
@@ -134,8 +137,8 @@ class FuzzTest:
         campaign = Campaign(subject, budget, self.seed, FindingsFolder(folder, _warn))
         if self._shares_programs:
             campaign.part, campaign.parts = self.shard, self.shards
-        with quiet_logs(), Interrupts() as interrupts:
-            campaign.stopped = lambda: interrupts.came
+        with quiet_logs(), noted_interrupts(raised=True) as interrupts:
+            campaign.stopped = lambda: bool(interrupts)
             self.result = campaign.run()
         self._report(self.result)
         return self.result
@@ -148,10 +151,6 @@ class FuzzTest:
     def _programs(self, seed: int) -> Iterator[Program]:
         drawn = tuple(setting for setting in settings_of_mode(self.mode) if setting.name in self.settings)
         return random_programs(seed, options=Options(without=self.without, settings=drawn))
-
-    def _varied(self, draw: Callable[[int], Iterator[Program]], seed: int) -> Iterator[Program]:
-        """Yield programs and, since it costs less than to draw one, each with other annotations as well."""
-        return with_other_annotations(draw(seed), VARIANTS, seed, self.without)
 
     @property
     def seed(self) -> int:
@@ -173,19 +172,16 @@ class FuzzTest:
 
     def _made_folder(self) -> Path:
         """Make the folder of findings now: the first finding comes late, and is not to be lost."""
-        wrong = ""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.folder):
                 pass
         except OSError as error:
-            wrong = str(error.strerror)
-        if wrong:
-            pytest.fail(
-                f"--regional-findings: {self.folder} cannot be written: {wrong}. What a fuzz test finds is kept there: "
-                f"name another folder with --regional-findings=DIR",
+            raise pytest.fail.Exception(
+                f"--regional-findings: {self.folder} cannot be written: {error.strerror}. What a fuzz test finds is "
+                f"kept there: name another folder with --regional-findings=DIR",
                 pytrace=False,
-            )
+            ) from None
         return self.folder
 
     def _report(self, result: CampaignResult) -> None:
@@ -210,6 +206,8 @@ class FuzzTest:
         result = self.result
         if result is None:
             return None
+        # Sequences of cache operations have oracles that programs have not.
+        rules = {name: oracle.summary for name, oracle in ORACLES.items()}
         return {
             "mode": self.mode,
             "unit": self.unit,
@@ -228,7 +226,7 @@ class FuzzTest:
                 {
                     "name": finding.name,
                     "oracle": finding.signature.oracle,
-                    "rule": _summary_of(finding.signature.oracle),
+                    "rule": rules.get(finding.signature.oracle, ""),
                     "title": finding.title,
                     "size": finding.size,
                     "discovered_at": result.discovered_at[finding.name],
@@ -237,11 +235,6 @@ class FuzzTest:
                 for finding in result.findings
             ],
         }
-
-
-def _summary_of(oracle: str) -> str:
-    """Return what an oracle says; sequences of cache operations have some that programs have not."""
-    return ORACLES[oracle].summary if oracle in ORACLES else ""
 
 
 def _warn(error: DocumentError) -> None:

@@ -67,10 +67,6 @@ class _Running:
     used: float = 0.0
     used_at: float = 0.0
 
-    @property
-    def log(self) -> Path:
-        return self.work.scratch / "output.txt"
-
 
 class Processes:
     """Processes of this machine that check the shards of one campaign.
@@ -152,7 +148,8 @@ class Processes:
         """Deal with a process that ended."""
         self._running.remove(one)
         _end_session(one.process)
-        status, says = one.process.returncode, _tail(one.log)
+        lines = (one.work.scratch / "output.txt").read_text(encoding="utf-8", errors="replace").splitlines()
+        status, says = one.process.returncode, "\n".join(lines[-_LINES:]).strip()
         shutil.rmtree(one.work.scratch, ignore_errors=True)
         if status == CANNOT:
             raise RegionalRuntimeError(says)
@@ -229,11 +226,6 @@ def _end_session(leader: subprocess.Popen[bytes]) -> None:
         os.killpg(leader.pid, signal.SIGKILL)
 
 
-def _tail(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return "\n".join(lines[-_LINES:]).strip()
-
-
 def _end_with_parent() -> None:
     """Wait for the end of standard input, with which the parent is gone; then end with all that was started."""
     while os.read(0, 4096):
@@ -256,12 +248,10 @@ def main() -> int:
     threading.Thread(target=_end_with_parent, name="regional-parent", daemon=True).start()
     sys.path[:0] = work.python_path
     # Importing torch takes seconds, in which the parent may die.
-    from pytest_regional.fuzz.campaign import quiet_logs
     from pytest_regional.fuzz.shard_worker import Worker
 
     try:
-        with quiet_logs():
-            return Worker(work, stop).run()
+        return Worker(work, stop).run()
     except RegionalError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return CANNOT

@@ -180,6 +180,3 @@ def _take(files: Mapping[str, bytes], findings: Path) -> None:
         unpack({name: data for name, data in files.items() if not name.startswith("campaigns/")}, Path(folder))
         merge(Path(folder), findings)
     unpack({name: data for name, data in files.items() if name.startswith("campaigns/")}, findings)
-
-
-__all__ = ["LOCAL", "RayCluster", "RegionalRuntimeError"]

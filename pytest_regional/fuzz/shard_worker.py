@@ -12,14 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_regional._base.limits import MOST_SECONDS, Budget, crash_marker
-from pytest_regional.fuzz.campaign import Campaign, CampaignResult
+from pytest_regional.fuzz.campaign import Campaign, CampaignResult, Programs, quiet_logs
 from pytest_regional.fuzz.draw.encoding import Options
 from pytest_regional.fuzz.draw.graphs import VARIANTS, random_programs, with_other_annotations
 from pytest_regional.fuzz.findings import files
 from pytest_regional.fuzz.findings.folder import FindingsFolder
 from pytest_regional.fuzz.model.claims import disclaimed
 from pytest_regional.fuzz.model.program import Program
-from pytest_regional.fuzz.programs import Programs
 from pytest_regional.fuzz.settings import settings_of_mode
 from pytest_regional.fuzz.shards import DONE, GROWN, CampaignFolder, Part, Work
 from pytest_regional.harness.regional import Regional
@@ -47,18 +46,14 @@ class Worker:
 
     def run(self) -> int:
         """Check the shards that are not finished, until all are or the time is over; return the exit status."""
-        with self._harnesses:
+        with quiet_logs(), self._harnesses:
             for number, (shard, size) in enumerate(self._folder.left(self._work.shards, self._work.programs)):
-                if self._is_over:
+                if self._stop.is_set() or time.monotonic() >= self._until:
                     break
                 if number and resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > self._work.memory:
                     return GROWN
                 self._check(shard, size)
         return DONE
-
-    @property
-    def _is_over(self) -> bool:
-        return self._stop.is_set() or time.monotonic() >= self._until
 
     def _check(self, shard: int, size: int) -> None:
         part, before = self._plan.part_of(shard), self._folder.progress(shard)
@@ -122,6 +117,3 @@ class Worker:
             limit=self._plan.limit,
             running=marker,
         )
-
-
-__all__ = ["Worker"]

@@ -59,7 +59,7 @@ class Part:
     Attributes:
         backend: as ``--regional-backend`` takes it.
         device: as ``--regional-device`` takes it.
-        mode: one of :data:`pytest_regional.fuzz.modes.MODES`.
+        mode: one of :data:`pytest_regional.fuzz.settings.MODES`.
     """
 
     backend: str
@@ -125,8 +125,11 @@ class Progress:
     unclaimed: dict[str, int] = field(default_factory=dict)
 
     def __add__(self, other: Progress) -> Progress:
-        names = [one.name for one in dataclasses.fields(self)]
-        return Progress(**{name: _sum(getattr(self, name), getattr(other, name)) for name in names})
+        sums: dict[str, Any] = {}
+        for name in (one.name for one in dataclasses.fields(self)):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            sums[name] = Counter(mine) + Counter(theirs) if isinstance(mine, dict) else mine + theirs
+        return Progress(**sums)
 
     def after(self, result: CampaignResult, done: int) -> Progress:
         """Return how far the shard is once ``done`` programs are done, of which ``result`` came."""
@@ -231,15 +234,8 @@ class CampaignFolder:
                 yield shard, size
 
 
-def _sum(one: Any, other: Any) -> Any:
-    return Counter(one) + Counter(other) if isinstance(one, dict) else one + other
-
-
 def _read(file: Path, kind: type[T]) -> T:
     return read(file, kind, "file of a campaign", remedy="Delete it")
-
-
-__all__ = ["SEEDS", "SIZE", "CampaignFolder", "Part", "Plan", "Progress"]
 
 
 #: How a process ends: it did its part; it cannot fuzz what it is to fuzz; it has grown, and a new one is to go on.

@@ -24,7 +24,7 @@ from pytest_regional._base import processes
 from pytest_regional._base.files import write_whole
 from pytest_regional._base.processes import write_when_asked
 from pytest_regional.harness.devices.emulated import skipping_unsupported
-from pytest_regional.harness.fork_server.forked import wait_and_clean_up
+from pytest_regional.harness.fork_server.server import wait_and_clean_up
 from pytest_regional.harness.process import Job
 from pytest_regional.harness.regional import harness
 from pytest_regional.harness.vacuity import check_backend_leaks, check_fallbacks, compiled_something
@@ -98,7 +98,6 @@ def _parent_exists(module: str) -> bool:
 
 
 def _call(job: Job) -> dict[str, Any]:
-
     function: Any = _module(job)
     for part in job.qualname.split("."):
         function = getattr(function, part)
@@ -139,15 +138,11 @@ def main() -> None:
     write_whole(answer, payload)
 
 
-def finish() -> None:
-    """Exit without interpreter teardown, which takes 1.7 of ten seconds once torch and its compilers are loaded."""
-    wait_and_clean_up()
-    sys.stdout.flush()
-    sys.stderr.flush()
-
-
 if __name__ == "__main__":
     with ends_with(int(sys.argv[3])):
         main()
-        finish()
+        # No interpreter teardown, which takes 1.7 of ten seconds once torch and its compilers are loaded.
+        wait_and_clean_up()
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(0)

@@ -35,7 +35,12 @@ _MOST = 3
 
 def ingredients_of(gm: Any) -> KeyTexts:
     """Return what the code of one of Dynamo's graphs depends on, as it is now, and all settings."""
-    return graph_ingredients(gm) | dict(_all_settings())
+    settings = {
+        f"{module}.{name}": _plain(value)
+        for module in (INDUCTOR, FUNCTORCH, DYNAMO)
+        for name, value in config_values(module).items()
+    }
+    return graph_ingredients(gm) | settings
 
 
 def graph_ingredients(gm: Any, *, annotations: bool = True) -> dict[str, str]:
@@ -43,14 +48,21 @@ def graph_ingredients(gm: Any, *, annotations: bool = True) -> dict[str, str]:
 
     Of settings, those that PyTorch itself keeps in its keys; of process groups, those that the graph names.
     """
+    uuids = [getattr(one, "uuid", None) for one in pre_grad_custom_passes()]
+    modules = {"inductor": INDUCTOR, "functorch": FUNCTORCH}
+    settings = {
+        f"{modules[which]}.{name}": _plain(value)
+        for which, values in portable_settings().items()
+        for name, value in values.items()
+    }
     return {
         **dict(_graph(gm)),
         **dict(_annotations(gm) if annotations else ()),
         **{f"input {index}": text for index, text in enumerate(inputs_of(gm))},
-        **dict(_passes()),
+        "the pre-grad passes": _plain([uuid() if callable(uuid) else None for uuid in uuids]),
         **dict(modes()),
         "the number of threads": str(torch.get_num_threads()),
-        **dict(_settings()),
+        **settings,
         **{f"the process group {name!r}": said for name, said in groups_named_in(gm).items()},
     }
 
@@ -139,11 +151,6 @@ def _input(value: Any) -> str:
     return f"{value.dtype} {list(value.shape)} {strides} {value.device} {value.requires_grad}"
 
 
-def _passes() -> Iterator[tuple[str, str]]:
-    uuids = [getattr(one, "uuid", None) for one in pre_grad_custom_passes()]
-    yield "the pre-grad passes", _plain([uuid() if callable(uuid) else None for uuid in uuids])
-
-
 def modes() -> Iterator[tuple[str, str]]:
     """Yield the modes of PyTorch that code depends on, by name, as they are now."""
     for device in ("cpu", "cuda"):
@@ -153,19 +160,6 @@ def modes() -> Iterator[tuple[str, str]]:
     yield "whether gradients are recorded", str(torch.is_grad_enabled())
     yield "deterministic algorithms", str(torch.are_deterministic_algorithms_enabled())
     yield "the precision of products", torch.get_float32_matmul_precision()
-
-
-def _all_settings() -> Iterator[tuple[str, str]]:
-    for module in (INDUCTOR, FUNCTORCH, DYNAMO):
-        for name, value in config_values(module).items():
-            yield f"{module}.{name}", _plain(value)
-
-
-def _settings() -> Iterator[tuple[str, str]]:
-    modules = {"inductor": INDUCTOR, "functorch": FUNCTORCH}
-    for which, values in portable_settings().items():
-        for name, value in values.items():
-            yield f"{modules[which]}.{name}", _plain(value)
 
 
 def _plain(value: Any) -> str:
@@ -180,12 +174,11 @@ def different(calls: Sequence[KeyTexts]) -> str:
     differ = {name: several for name, several in values.items() if len(several) > 1}
     if not 0 < len(differ) <= _MOST:
         return ""
-    said = (f"{name} ({' then '.join(several)})" if _is_short(several) else name for name, several in differ.items())
+    said = []
+    for name, several in differ.items():
+        is_short = sum(map(len, several)) <= 60 and not any("\n" in value for value in several)
+        said.append(f"{name} ({' then '.join(several)})" if is_short else name)
     return f"the calls differ in {', '.join(said)}"
-
-
-def _is_short(values: Sequence[str]) -> bool:
-    return sum(map(len, values)) <= 60 and not any("\n" in value for value in values)
 
 
 class NoCacheKeyError(RegionalError):

@@ -18,14 +18,13 @@ from pytest_regional._torch.compile_phases import CLOCK_NAMES, PHASES, TOTAL, Ph
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness import isolation
-from pytest_regional.harness.blame.experiments import Change
+from pytest_regional.harness.blame.culprit import Change
 from pytest_regional.harness.compiling import annotation_errors_alone, backpropagate, refuse_no_program
 from pytest_regional.harness.kernel_store import nothing_read
 from pytest_regional.harness.observe.listeners import CompileListener
 from pytest_regional.harness.parity.inputs import copy_inputs
 
 if TYPE_CHECKING:
-    from pytest_regional.backends.spec import BackendSpec
     from pytest_regional.harness.observe.observer import Observer
     from pytest_regional.harness.regional import Regional
 
@@ -41,11 +40,7 @@ CLOCKS: dict[str, Callable[[], float]] = dict(zip(CLOCK_NAMES, (time.perf_counte
 
 
 def checked_clock(name: str) -> str:
-    """Return ``name``.
-
-    Raises:
-        RegionalValueError: it is not among :data:`CLOCKS`.
-    """
+    """Return ``name``, which has to be one of :data:`CLOCKS`."""
     if name not in CLOCKS:
         raise RegionalValueError(unknown_name("clock", name, CLOCKS))
     return name
@@ -66,17 +61,13 @@ class PhaseListener(CompileListener):
     def compiling_graph(self, kind: str, gm: Any) -> Iterator[Callable[[Any], None]]:
         """Count what the backend's compiler does with a graph as its own, up to the steps that PyTorch logs."""
         with self.clock.inside("other", f"the {kind} graph"):
-            yield _ignore
+            yield lambda result: None
 
     @contextlib.contextmanager
     def compiling_region(self, gm: Any, inputs: Sequence[Any]) -> Iterator[Callable[[Any], None]]:
         """Count what Inductor does with a region as that region's."""
         with self.clock.inside("inductor", str(self.observer.innermost())):
-            yield _ignore
-
-
-def _ignore(result: Any) -> None:
-    """Do nothing with what a compile returned."""
+            yield lambda result: None
 
 
 @dataclass
@@ -114,13 +105,11 @@ class Measured:
         named = getattr(self.fn, "__qualname__", "") or type(self.fn).__qualname__
         return CompileTimes(self.spec.name, named, tuple(self.compiles), tuple(sorted(unmeasured())), self.clock)
 
-    def warm_up(self) -> None:
-        """Compile once without measuring: the first of a process imports modules, the first of all fills caches."""
-        self._compile()
-
-    def measure(self) -> None:
-        """Compile once, and add what each phase took."""
-        self.compiles.append(dict(self._compile()))
+    def measure(self, *, kept: bool = True) -> None:
+        """Compile once, and add what each phase took, if it is ``kept``."""
+        seconds = dict(self._compile())
+        if kept:
+            self.compiles.append(seconds)
 
     def call(self) -> None:
         """Compile and call it as :meth:`Regional.run` does, with counters and records."""
@@ -160,8 +149,8 @@ class Measured:
 
 def measure_in_turns(sides: Sequence[Measured], repeat: int) -> None:
     """Compile each ``repeat`` times; who is first changes, so that neither has the cooler processor."""
-    for side in sides:
-        side.warm_up()
+    for side in sides:  # the first of a process imports modules, the first of all fills caches
+        side.measure(kept=False)
     for number in range(repeat):
         for side in reversed(sides) if number % 2 else sides:
             side.measure()
@@ -218,7 +207,7 @@ class CompileTimes:
     @property
     def total(self) -> MeasuredTime:
         """All phases together, without what the compiled program itself takes."""
-        return self._sums(lambda phase, what: True)
+        return self._sums(TOTAL)
 
     @property
     def phases(self) -> dict[str, MeasuredTime]:
@@ -231,8 +220,7 @@ class CompileTimes:
         Raises:
             RegionalValueError: a name that is no phase.
         """
-        asked = checked_phase(name)
-        return self._sums(lambda phase, what: asked in (TOTAL, phase))
+        return self._sums(checked_phase(name))
 
     def parts(self, name: str | None = None) -> dict[str, MeasuredTime]:
         """Return the time of each graph and region in one phase, or in all of them, the slowest first.
@@ -241,11 +229,15 @@ class CompileTimes:
         """
         asked = checked_phase(name)
         names = dict.fromkeys(what for times in self.compiles for _, what in times if what)
-        found = {one: self._sums(_is_part(one, asked)) for one in names}
+        found = {one: self._sums(asked, one) for one in names}
         return dict(sorted(found.items(), key=lambda item: -item[1].median))
 
-    def _sums(self, wanted: Callable[[str, str], bool]) -> MeasuredTime:
-        return MeasuredTime(tuple(sum(s for key, s in times.items() if wanted(*key)) for times in self.compiles))
+    def _sums(self, asked: str, part: str | None = None) -> MeasuredTime:
+        sums = []
+        for times in self.compiles:
+            keys = [(phase, what) for phase, what in times if asked in (TOTAL, phase) and part in (None, what)]
+            sums.append(sum(times[key] for key in keys))
+        return MeasuredTime(tuple(sums))
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
@@ -258,10 +250,6 @@ class CompileTimes:
             yield f"  {name:<13} not measured with this torch"
         for what, measured in self.parts().items():
             yield f"  {measured}  {what}"
-
-
-def _is_part(one: str, asked: str) -> Callable[[str, str], bool]:
-    return lambda phase, what: what == one and asked in (TOTAL, phase)
 
 
 #: How many graphs and regions a message names.
@@ -308,38 +296,31 @@ class CompileTimeCheck:
 
     def error(self) -> CompileTimeError:
         """Return the error that says that the ratio is above its limit."""
-        return CompileTimeError("\n".join([self._sentence(), *self._table(), *self._slowest()]))
+        return CompileTimeError("\n".join(self._lines()))
 
     def _ratio(self, phase: str) -> float:
         return self.new.phase(phase).median / self.old.phase(phase).median
 
-    def _sentence(self) -> str:
+    def _lines(self) -> Iterator[str]:
         new, old, phase = self.new, self.old, self.phase
         of = "compile time" if new.clock == "wall" else "CPU time of compiles"
         of = of if phase == TOTAL else f"{of} in phase {phase}"
         head = f"{of} of {new.program} on {new.backend}: {self.ratio:.2f} times that of {old.program} on {old.backend}"
-        worst = self._worst() if phase == TOTAL else ""
-        grew = f"; phase {worst} grew most" if worst else ""
-        return f"{head}, at most {self.at_most:g} allowed{grew} (medians of {plural(len(new.compiles), 'compile')})"
-
-    def _worst(self) -> str:
-        """Return the phase that adds most to the difference."""
-        grown = {name: time.median - self.old.phase(name).median for name, time in self.new.phases.items()}
-        worst = max(grown, key=lambda name: grown[name])
-        return worst if grown[worst] > 0 else ""
-
-    def _table(self) -> Iterator[str]:
+        grew = ""
+        if phase == TOTAL:
+            grown = {name: time.median - old.phase(name).median for name, time in new.phases.items()}
+            worst = max(grown, key=lambda name: grown[name])
+            grew = f"; phase {worst} grew most" if grown[worst] > 0 else ""
+        yield f"{head}, at most {self.at_most:g} allowed{grew} (medians of {plural(len(new.compiles), 'compile')})"
         yield f"  {'phase':<13} {'this':>20} {'against':>20}  ratio"
         for name in (TOTAL, *PHASES):
-            if name in self.new.not_measured:
+            if name in new.not_measured:
                 yield f"  {name:<13} not measured with this torch"
                 continue
-            cells = [f"{one.median:.3f} s +- {one.noise:.0%}" for one in (self.new.phase(name), self.old.phase(name))]
-            ratio = f"{self._ratio(name):.2f}" if self.old.phase(name).median > 0 else "-"
+            cells = [f"{one.median:.3f} s +- {one.noise:.0%}" for one in (new.phase(name), old.phase(name))]
+            ratio = f"{self._ratio(name):.2f}" if old.phase(name).median > 0 else "-"
             yield f"  {name:<13} {cells[0]:>20} {cells[1]:>20}  {ratio}"
-
-    def _slowest(self) -> Iterator[str]:
-        parts = list(self.new.parts(self.phase).items())[:_NAMED]
+        parts = list(new.parts(phase).items())[:_NAMED]
         if parts:
             yield "slowest: " + ", ".join(f"{what} {time.median:.3f} s" for what, time in parts)
 

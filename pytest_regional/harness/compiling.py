@@ -19,10 +19,10 @@ from pytest_regional._torch.pass_forms import pass_name
 from pytest_regional._torch.tracing import fake_mode_of, new_fake_mode, tracing, tracing_inputs
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
-from pytest_regional.harness.blame.experiments import Change
+from pytest_regional.harness.blame.culprit import Change
 from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.annotated import Ownership
-from pytest_regional.harness.observe.listeners import compile_graph_observed
+from pytest_regional.harness.observe.listeners import observed
 from pytest_regional.harness.observe.observer import Observer
 from pytest_regional.harness.options import CompileOptions
 from pytest_regional.harness.parity.execution import cotangents_for
@@ -76,9 +76,8 @@ class CompilesWithBackend:
         assert self._spec.graph_pass is not None, "mode 'aten' has checked it"
         graph_pass = self._spec.graph_pass()
         with tracing(fake_mode_of(inputs) or new_fake_mode()), torch.no_grad():
-            return compile_graph_observed(
-                self.observer.listeners, "inference", gm, lambda: graph_pass(gm, list(inputs))
-            )
+            contexts = [listener.compiling_graph("inference", gm) for listener in self.observer.listeners]
+            return observed(contexts, lambda: graph_pass(gm, list(inputs)))
 
     @contextlib.contextmanager
     def _changed(self, change: Change) -> Iterator[None]:
@@ -128,16 +127,13 @@ class CompilesWithBackend:
     def _backend(self, options: CompileOptions, eager_regions: frozenset[str], apart: str = "") -> Callable[..., Any]:
         # Dynamo tells backends apart by identity: the same options must give the same object, or it recompiles.
         identity = (options.identity(), eager_regions, apart, self._change)
-        if identity not in self._backends:
-            self._backends[identity] = self._make_backend(options, eager_regions)
-        return self._backends[identity]
-
-    def _make_backend(self, options: CompileOptions, eager_regions: frozenset[str]) -> Callable[..., Any]:
+        if identity in self._backends:
+            return self._backends[identity]
         inner, taken = self._change.backend or self._inner_backend(options.partitioner), self._spec.compile_options
-        keywords, eager_regions = options.backend_keywords(taken), eager_regions | self._change.eager_regions
+        keywords, left_eager = options.backend_keywords(taken), eager_regions | self._change.eager_regions
 
         def backend_under_test(gm: Any, example_inputs: Any) -> Any:
-            for region in eager_regions:
+            for region in left_eager:
                 annotated.strip_region(gm, region)
             with options.scope(taken), runs_counted(), self._compiling_with(options):
                 self.observer.note_passes()
@@ -145,10 +141,18 @@ class CompilesWithBackend:
 
         backend_under_test.__name__ = self._spec.name  # Dynamo's errors say it
         self._whose.add(backend_under_test, self._spec.name)
+        self._backends[identity] = backend_under_test
         return backend_under_test
 
     def _inner_backend(self, partitioner: str | None) -> Callable[..., Any]:
-        made = self._spec.factory() if partitioner is None else self._variant("partitioner", partitioner)
+        if partitioner is None:
+            made = self._spec.factory()
+        elif "partitioner" in self._spec.variants:
+            made = self._spec.variants["partitioner"](partitioner)
+        else:
+            raise RegionalValueError(
+                f"backend {self._spec.name!r} has no variant 'partitioner': its BackendSpec names none"
+            )
         if not isinstance(made, str):
             return made
         self._current.looking_up = True  # by its own name, it must not find what is made of it here
@@ -156,13 +160,6 @@ class CompilesWithBackend:
             return registered_backend(made)
         finally:
             self._current.looking_up = False
-
-    def _variant(self, option: str, value: str) -> Callable[..., Any]:
-        if option not in self._spec.variants:
-            raise RegionalValueError(
-                f"backend {self._spec.name!r} has no variant {option!r}: its BackendSpec names none"
-            )
-        return self._spec.variants[option](value)
 
     @contextlib.contextmanager
     def _compiling_with(self, options: CompileOptions) -> Iterator[None]:
@@ -195,8 +192,7 @@ class FullGraph:
     @property
     def terminal(self) -> Any:
         """The backend's pass, named after the backend if it has no name."""
-        if self._spec.graph_pass is None:
-            raise RegionalValueError(_missing(self._spec))
+        assert self._spec.graph_pass is not None, "full_graph_of has checked it"
         made = self._spec.graph_pass()
         if getattr(made, "terminal", False):
             return made
@@ -233,15 +229,11 @@ def full_graph_of(spec: BackendSpec) -> FullGraph:
         RegionalValueError: it compiles for Dynamo alone.
     """
     if spec.graph_pass is None:
-        raise RegionalValueError(_missing(spec))
+        raise RegionalValueError(
+            f"backend {spec.name!r} compiles only graphs from Dynamo: its BackendSpec has no graph_pass. Add one, or "
+            f"mark the test regional_compile(requires=('full_graph',)) to skip it for this backend."
+        )
     return FullGraph(spec)
-
-
-def _missing(spec: BackendSpec) -> str:
-    return (
-        f"backend {spec.name!r} compiles only graphs from Dynamo: its BackendSpec has no graph_pass. Add one, or mark "
-        f"the test regional_compile(requires=('full_graph',)) to skip it for this backend."
-    )
 
 
 def refuse_no_program(function: str, program: object) -> None:

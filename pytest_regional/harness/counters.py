@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -118,10 +119,7 @@ class CounterLog:
 
     def counters(self, mark: int = 0) -> Counters:
         """Return the counters moved since ``mark`` (all of them by default)."""
-        values: dict[str, int] = {}
-        for event in self.since(mark):
-            values[event.counter] = values.get(event.counter, 0) + 1
-        return Counters(values)
+        return Counters(Counter(event.counter for event in self.since(mark)))
 
 
 @dataclass(frozen=True)

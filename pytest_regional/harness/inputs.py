@@ -22,26 +22,19 @@ class InputFactories:
 
     def randn(self, *size: Any, **options: Any) -> torch.Tensor:
         """As ``torch.randn`` on the device under test."""
-        return self._make("randn", *size, **options)
+        return torch.randn(*size, **{"device": self.device, **options})
 
     def rand(self, *size: Any, **options: Any) -> torch.Tensor:
         """As ``torch.rand`` on the device under test."""
-        return self._make("rand", *size, **options)
+        return torch.rand(*size, **{"device": self.device, **options})
 
     def randint(self, *arguments: Any, **options: Any) -> torch.Tensor:
         """As ``torch.randint`` on the device under test."""
-        return self._make("randint", *arguments, **options)
+        return torch.randint(*arguments, **{"device": self.device, **options})
 
     def tensor(self, data: Any, **options: Any) -> torch.Tensor:
         """As ``torch.tensor`` on the device under test."""
-        return self._make("tensor", data, **options)
-
-    def _make(self, name: str, *arguments: Any, **options: Any) -> torch.Tensor:
-        result: torch.Tensor = getattr(torch, name)(*arguments, **{"device": self.device, **options})
-        return result
-
-
-_FACTORIES = ("arange", "empty", "full", "linspace", "ones", "randperm", "zeros")
+        return torch.tensor(data, **{"device": self.device, **options})
 
 
 def old_name(regional: Any, name: str) -> Any:
@@ -53,9 +46,8 @@ def old_name(regional: Any, name: str) -> Any:
     Warns:
         DeprecationWarning: what to write instead.
     """
-    instead: str
     value: Any
-    if name in _FACTORIES:
+    if name in ("arange", "empty", "full", "linspace", "ones", "randperm", "zeros"):
         instead = f"torch.{name}(..., device=regional.device)"
         value = functools.partial(getattr(torch, name), device=regional.device)
     elif name == "observe":
@@ -64,24 +56,12 @@ def old_name(regional: Any, name: str) -> Any:
         instead, value = "regional.spec.variants", regional.spec.variants
     elif name == "compiles_graphs":
         instead, value = "regional.spec.graph_pass", regional.spec.graph_pass is not None
+    elif name == "graphs":
+        instead, value = "regional.observer.graph_records()", regional.observer.graph_records()
     elif name == "check_not_vacuous":
-        instead, value = (
-            "pytest_regional.testing.regional, which checks at its end",
-            functools.partial(check_not_vacuous, regional),
-        )
+        instead = "pytest_regional.testing.regional, which checks at its end"
+        value = functools.partial(check_not_vacuous, regional)
     else:
         raise AttributeError(f"{type(regional).__name__!r} object has no attribute {name!r}")
     warnings.warn(f"regional.{name} goes with 1.0: use {instead}", DeprecationWarning, stacklevel=3)
     return value
-
-
-def seed_torch(seed: int) -> None:
-    """Seed the default generators of the CPU and of all devices, as ``torch.manual_seed`` does.
-
-    Where no accelerator is available, ``torch.manual_seed`` (2.11 to 2.15) notes for CUDA, XPU and MTIA that they are
-    to be seeded once they are used, each note with the stack as text: a millisecond, for devices that never come.
-    """
-    if torch.accelerator.is_available():
-        torch.manual_seed(seed)
-    else:
-        torch.default_generator.manual_seed(seed)

@@ -60,7 +60,25 @@ class OpPattern:
         Raises:
             OpError: it names no operator, or what follows ``#`` is no number from 1.
         """
-        return _read(op) if isinstance(op, str) else _of_object(op)
+        if isinstance(op, str):
+            whole, hash_sign, ordinal = op.partition("#")
+            inside, arrow, name = whole.rpartition(">")
+            if hash_sign and not (ordinal.isdecimal() and int(ordinal)):
+                raise OpError(f"{op!r}: what follows '#' is the number of an occurrence, from 1, such as 'aten.mm#1'")
+            name, inside = (one.strip().removeprefix("torch.ops.") for one in (name, inside))
+            if not name.strip(".") or (arrow and not inside):
+                raise OpError(f"{op!r} names no operator")
+            return OpPattern(name, inside or None, int(ordinal) if ordinal else None, text=op, target=_resolve(name))
+        if not callable(op):
+            raise OpError(
+                f"{op!r} names no operator: give its name as text, an operator of torch.ops, a function, or a module "
+                f"class"
+            )
+        name = str(getattr(op, "__name__", op))
+        if getattr(torch.Tensor, name, None) is op:
+            return OpPattern(f".{name}", text=f".{name}", target=op)
+        shown = name if isinstance(op, type) else function_names(op)[0]
+        return OpPattern(shown, by_object=not isinstance(op, operator_types()), text=shown, target=op)
 
     def is_called(self, names: Collection[str], targets: Collection[Any] = ()) -> bool:
         """Say whether what has these ``names``, and calls these ``targets``, is meant; ``inside`` is not looked at."""
@@ -85,33 +103,6 @@ class OpPattern:
 
     def __str__(self) -> str:
         return (f"{self.inside}>" if self.inside else "") + self.name + (f"#{self.ordinal}" if self.ordinal else "")
-
-
-def _read(text: str) -> OpPattern:
-    whole, hash_sign, ordinal = text.partition("#")
-    inside, arrow, name = whole.rpartition(">")
-    if hash_sign and not (ordinal.isdecimal() and int(ordinal)):
-        raise OpError(f"{text!r}: what follows '#' is the number of an occurrence, from 1, such as 'aten.mm#1'")
-    name, inside = _plain(name), _plain(inside)
-    if not name.strip(".") or (arrow and not inside):
-        raise OpError(f"{text!r} names no operator")
-    return OpPattern(name, inside or None, int(ordinal) if ordinal else None, text=text, target=_resolve(name))
-
-
-def _plain(name: str) -> str:
-    return name.strip().removeprefix("torch.ops.")
-
-
-def _of_object(op: Any) -> OpPattern:
-    if not callable(op):
-        raise OpError(
-            f"{op!r} names no operator: give its name as text, an operator of torch.ops, a function, or a module class"
-        )
-    name = str(getattr(op, "__name__", op))
-    if getattr(torch.Tensor, name, None) is op:
-        return OpPattern(f".{name}", text=f".{name}", target=op)
-    shown = name if isinstance(op, type) else function_names(op)[0]
-    return OpPattern(shown, by_object=not isinstance(op, operator_types()), text=shown, target=op)
 
 
 def _same(wanted: Any, target: Any) -> bool:
@@ -140,7 +131,8 @@ def function_names(target: Any) -> list[str]:
     if isinstance(target, higher_order_operator()):
         return [target.name(), f"higher_order.{target.name()}"]
     name = str(getattr(target, "__name__", target))
-    return [_public_name(target, name), name]
+    public = (f"{one.__name__}.{name}" for one in _PUBLIC_MODULES if getattr(one, name, None) is target)
+    return [next(public, None) or _qualified(target), name]
 
 
 def module_names(module: torch.nn.Module, path: str) -> list[str]:
@@ -153,13 +145,6 @@ def module_names(module: torch.nn.Module, path: str) -> list[str]:
 def method_names(name: str) -> list[str]:
     """Return what the method ``name`` of tensors may be called."""
     return [f".{name}", f"Tensor.{name}", f"torch.Tensor.{name}"]
-
-
-def _public_name(target: Any, name: str) -> str:
-    for module in _PUBLIC_MODULES:
-        if getattr(module, name, None) is target:
-            return f"{module.__name__}.{name}"
-    return _qualified(target)
 
 
 def _qualified(target: Any) -> str:
@@ -177,11 +162,14 @@ def _resolve(name: str) -> Any:
         return getattr(torch.Tensor, name.rpartition(".")[2], None)
     if not re.fullmatch(r"\w+(\.\w+)*", name):
         return None
+    # A callable in a module that is imported already.
+    module, _, attribute = name.rpartition(".")
+    found: Any = getattr(sys.modules.get(module), attribute, None)
     in_nn = getattr(torch.nn, name, None) if "." not in name else None
-    return registered(name) or _importable(name) or in_nn or registered(f"aten.{name}")
+    return _registered(name) or (found if callable(found) else None) or in_nn or _registered(f"aten.{name}")
 
 
-def registered(name: str) -> Any:
+def _registered(name: str) -> Any:
     """Return the operator that is registered as ``name``, with or without an overload, or ``None``."""
     if name.removeprefix("higher_order.") == "control_deps":
         return control_deps()
@@ -190,10 +178,3 @@ def registered(name: str) -> Any:
     for part in rest.split(".") if rest else [name]:
         found = getattr(found, part, None)
     return found if isinstance(found, (*operator_types(), higher_order_operator())) else None
-
-
-def _importable(name: str) -> Any:
-    """Return the callable at a dotted path of modules that are imported already."""
-    module, _, attribute = name.rpartition(".")
-    found: Any = getattr(sys.modules.get(module), attribute, None)
-    return found if callable(found) else None

@@ -60,21 +60,31 @@ class CompileOptions:
 
     @contextlib.contextmanager
     def scope(self, taken: frozenset[str] = frozenset()) -> Iterator[None]:
-        """Hold the Inductor settings of these options.
-
-        Args:
-            taken: which of them the backend takes itself, where Inductor has no such setting.
+        """Hold the Inductor settings of these options, but for those ``taken`` by a backend that Inductor has not.
 
         Raises:
             RegionalValueError: an unknown setting, or a timing where neither torch nor the backend knows it.
         """
-        with config.patched_config(config.INDUCTOR, self._settings(taken)):
+        self.require_settings()
+        settings = dict(self.inductor_configs)
+        if self.fallback_random:
+            settings["fallback_random"] = True
+        if self.pre_grad_pass is not None:
+            settings["pre_grad_custom_pass"] = self.pre_grad_pass
+        if self.pre_grad_pass_timing is not None and not self.backend_keywords(taken):
+            if "pre_grad_pass_timing" not in config.config_names(config.INDUCTOR):
+                raise RegionalValueError(
+                    "this torch has no pre_grad_pass_timing (it came with 2.12), and the backend does not take it as "
+                    "its own option: leave it out, use a newer torch, or name it in the BackendSpec's compile_options"
+                )
+            settings["pre_grad_pass_timing"] = self.pre_grad_pass_timing
+        with config.patched_config(config.INDUCTOR, settings):
             yield
 
     def backend_keywords(self, taken: frozenset[str]) -> dict[str, Any]:
         """Return the keywords to call the backend with: its ``options``, for what Inductor has no setting for."""
         name = "pre_grad_pass_timing"
-        if self.pre_grad_pass_timing is None or name not in taken or name in config.inductor_config_names():
+        if self.pre_grad_pass_timing is None or name not in taken or name in config.config_names(config.INDUCTOR):
             return {}
         return {"options": {name: self.pre_grad_pass_timing}}
 
@@ -84,35 +94,11 @@ class CompileOptions:
         Raises:
             RegionalValueError: a setting that this torch lacks, or text for a boolean one.
         """
-        known = config.inductor_config_names()
+        known = config.config_names(config.INDUCTOR)
         for name, value in self.inductor_configs.items():
             if name not in known:
-                raise RegionalValueError(unknown_name("Inductor setting", name, known & _similar(name, known)))
-            if isinstance(value, str) and config.inductor_config_is_switch(name):
+                # The few worth listing in a message: all 600 would hide the nearest.
+                near = difflib.get_close_matches(name, sorted(known), n=8, cutoff=0.4) or sorted(known)[:8]
+                raise RegionalValueError(unknown_name("Inductor setting", name, near))
+            if isinstance(value, str) and config.inductor_config_type(name) is bool:
                 raise RegionalValueError(f"inductor_configs: {name} is True or False, not {value!r}")
-
-    def _settings(self, taken: frozenset[str]) -> dict[str, Any]:
-        self.require_settings()
-        known = config.inductor_config_names()
-        settings = dict(self.inductor_configs)
-        if self.fallback_random:
-            settings["fallback_random"] = True
-        if self.pre_grad_pass is not None:
-            settings["pre_grad_custom_pass"] = self.pre_grad_pass
-        if self.pre_grad_pass_timing is not None and not self.backend_keywords(taken):
-            _require_timing(known)
-            settings["pre_grad_pass_timing"] = self.pre_grad_pass_timing
-        return settings
-
-
-def _require_timing(known: frozenset[str]) -> None:
-    if "pre_grad_pass_timing" not in known:
-        raise RegionalValueError(
-            "this torch has no pre_grad_pass_timing (it came with 2.12), and the backend does not take it as its "
-            "own option: leave it out, use a newer torch, or name it in the BackendSpec's compile_options"
-        )
-
-
-def _similar(name: str, known: frozenset[str]) -> frozenset[str]:
-    """Return the few settings worth listing in a message: all 600 would hide the nearest."""
-    return frozenset(difflib.get_close_matches(name, sorted(known), n=8, cutoff=0.4)) or frozenset(sorted(known)[:8])

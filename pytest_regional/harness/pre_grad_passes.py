@@ -11,9 +11,6 @@ from pytest_regional._torch.config import INDUCTOR, inductor_config, patched_con
 from pytest_regional._torch.inductor import custom_graph_pass_base
 from pytest_regional._torch.pass_forms import pass_name
 
-#: Marks passes that tell the observer of each run themselves, whoever runs them.
-COUNTS_ITSELF = "counts_itself"
-
 #: How the lookup of a whole Dynamo graph's result ended; ``none``: there was no lookup.
 OUTCOMES = ("hit", "miss", "bypass", "none")
 
@@ -97,7 +94,7 @@ def counting_pass(uuid: object = None, transform: Callable[[Any], None] | None =
     class CountingPass(custom_graph_pass_base(), PassCounts):  # type: ignore[misc]
         """Counts its runs and applies ``transform``."""
 
-        counts_itself = True
+        counts_itself = True  # it tells the observer of each run, whoever runs it
 
         def __call__(self, graph: Any) -> None:
             self.calls += 1
@@ -154,7 +151,7 @@ def _same(custom: Any) -> Any:
 
 
 def _counted(custom: Any) -> Any:
-    if getattr(custom, COUNTS_ITSELF, False) or issubclass(type(custom), _Counted) or not callable(custom):
+    if getattr(custom, "counts_itself", False) or issubclass(type(custom), _Counted) or not callable(custom):
         return custom
     # Messages name a pass after its type.
     named = {"__qualname__": type(custom).__qualname__, "__module__": type(custom).__module__}

@@ -20,9 +20,9 @@ from pytest_regional._base.errors import RegionalError
 from pytest_regional._base.text import SecretVariables
 from pytest_regional.harness.counters import Counters
 from pytest_regional.harness.fork_server.client import (
+    ForkedProcess,
     ForkServer,
     ForkServerError,
-    PipedProcess,
     ServerEndedError,
     fork_piped,
 )
@@ -68,12 +68,7 @@ def job_for(
     harness: dict[str, Any],
     moved_caches: Mapping[str, str] | None = None,
 ) -> Job:
-    """Describe a call so that another interpreter can make it.
-
-    Raises:
-        TypeError: a function that cannot be found by name there (a lambda, a local function), or arguments that cannot
-            be pickled.
-    """
+    """Describe a call so that another interpreter can make it."""
     qualname = getattr(function, "__qualname__", "")
     if not callable(function) or not qualname or "<" in qualname:
         raise TypeError(
@@ -108,28 +103,30 @@ def call_in_new_process(
         # The call may go to another working folder.
         request, answer = Path(folder, "request").absolute(), Path(folder, "answer").absolute()
         request.write_bytes(pickle.dumps(job))
-        output = _run_child(request, answer, timeout, starts or NewProcesses(), fresh_interpreter=fresh_interpreter)
+        environment = interpreter_environment(**{processes.VARIABLE: str(request.with_name("stacks"))})
+        arguments = [str(request), str(answer), str(os.getpid())]
+        starts = starts or NewProcesses()
+        try:
+            done = starts.run(
+                "pytest_regional.harness._child", arguments, environment, timeout, fresh_interpreter=fresh_interpreter
+            )
+        except subprocess.TimeoutExpired as error:
+            raise NewProcessError(
+                f"the new process did not answer within {timeout:g} s and was killed\n{error.stdout!s}"
+            ) from None
+        except ServerEndedError as error:
+            raise NewProcessError(str(error)) from None
+        output = f"exit status {done.returncode}{starts.how}; it printed:\n{done.stdout}"
         if not answer.exists():
             raise NewProcessError(f"the new process ended without an answer\n{output}")
-        return _unpack(pickle.loads(answer.read_bytes()), output)
+        told = pickle.loads(answer.read_bytes())
+    if told["kind"] == "value":
+        return ProcessResult(told["value"], Counters(told["counters"])), told["compiled"]
+    if told["kind"] == "skip":
+        import pytest
 
-
-def _run_child(
-    request: Path, answer: Path, timeout: float | None, starts: NewProcesses, *, fresh_interpreter: bool
-) -> str:
-    environment = interpreter_environment(**{processes.VARIABLE: str(request.with_name("stacks"))})
-    arguments = [str(request), str(answer), str(os.getpid())]
-    try:
-        done = starts.run(
-            "pytest_regional.harness._child", arguments, environment, timeout, fresh_interpreter=fresh_interpreter
-        )
-    except subprocess.TimeoutExpired as error:
-        raise NewProcessError(
-            f"the new process did not answer within {timeout:g} s and was killed\n{error.stdout!s}"
-        ) from None
-    except ServerEndedError as error:
-        raise NewProcessError(str(error)) from None
-    return f"exit status {done.returncode}{starts.how}; it printed:\n{done.stdout}"
+        pytest.skip(f"skipped in the new process: {told['text']}")
+    raise NewProcessError(f"the call failed in the new process:\n{told['text']}\n{output}")
 
 
 #: What is printed is read as this, whatever the locale.
@@ -142,6 +139,9 @@ class ForkServers:
     Args:
         count: how many: the processes of each have hash seeds of their own.
         device: the only device that its processes compile for; empty where it is not known.
+
+    Attributes:
+        turns: the server whose turn it is, again and again.
     """
 
     def __init__(self, count: int, device: str = "") -> None:
@@ -149,11 +149,7 @@ class ForkServers:
         environment = interpreter_environment(**_ENCODING)
         preload = "harness_for_cpu" if device == "cpu" else "harness"
         self._servers = [ForkServer(environment, preload) for _ in range(count)]
-        self._turns = itertools.cycle(self._servers)
-
-    def next(self) -> ForkServer:
-        """Return the server whose turn it is."""
-        return next(self._turns)
+        self.turns = itertools.cycle(self._servers)
 
     def end(self) -> None:
         """End all of them."""
@@ -199,33 +195,26 @@ class NewProcesses:
         self.how = ""
         if self.servers is None:
             return run_interpreter(module, arguments, environment, timeout)
-        try:
-            process = self._fork(self.servers, module, arguments, environment, fresh_interpreter=fresh_interpreter)
-        except ForkServerError as why:
-            self.how = ""
-            self.interpreters[str(why)] += 1
+        process = None
+        if fresh_interpreter:
+            why = "the test asks for an interpreter"
+        elif self.servers.device not in ("", self.device):
+            why = f"the server is prepared for {self.servers.device} alone, and this is {self.device}"
+        else:
+            server = next(self.servers.turns)
+            try:
+                with self.unclocked():
+                    server.start()
+                there = {**environment, **_ENCODING, processes.VARIABLE: server.stacks}
+                process = fork_piped(server, module, arguments, there)
+            except ForkServerError as error:
+                why = str(error)
+        if process is None:
+            self.interpreters[why] += 1
             return run_interpreter(module, arguments, environment, timeout)
         self.forked += 1
-        return _finished(process, [sys.executable, "-m", module, *arguments], timeout)
-
-    def _fork(
-        self,
-        servers: ForkServers,
-        module: str,
-        arguments: Sequence[str],
-        environment: Mapping[str, str],
-        *,
-        fresh_interpreter: bool,
-    ) -> PipedProcess:
-        if fresh_interpreter:
-            raise ForkServerError("the test asks for an interpreter")
-        if servers.device not in ("", self.device):
-            raise ForkServerError(f"the server is prepared for {servers.device} alone, and this is {self.device}")
-        server = servers.next()
-        with self.unclocked():
-            server.start()
         self.how = f" (forked from a server with PYTHONHASHSEED={server.hash_seed})"
-        return fork_piped(server, module, arguments, {**environment, **_ENCODING, processes.VARIABLE: server.stacks})
+        return _finished(process, [sys.executable, "-m", module, *arguments], timeout)
 
 
 def interpreter_environment(*without: str, **more: str) -> SecretVariables:
@@ -270,7 +259,7 @@ def run_interpreter(
 
 
 def _finished(
-    process: subprocess.Popen[str] | PipedProcess, command: Sequence[str], timeout: float | None
+    process: subprocess.Popen[str] | ForkedProcess, command: Sequence[str], timeout: float | None
 ) -> subprocess.CompletedProcess[str]:
     """Wait for the end of ``process``, as :func:`run_interpreter`."""
     try:
@@ -289,21 +278,10 @@ def _finished(
     return subprocess.CompletedProcess(command, process.returncode or 0, printed)
 
 
-def _ended(process: subprocess.Popen[str] | PipedProcess) -> str:
+def _ended(process: subprocess.Popen[str] | ForkedProcess) -> str:
     """End ``process`` and all below it; return what they printed."""
     processes.end(processes.with_all_below(process.pid))
     try:
         return process.communicate(timeout=_DRAIN_SECONDS)[0]
     except subprocess.TimeoutExpired as error:  # something that is not below it writes to its output
         return error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else error.stdout or ""
-
-
-def _unpack(answer: dict[str, Any], output: str) -> tuple[ProcessResult, bool]:
-    kind = answer["kind"]
-    if kind == "value":
-        return ProcessResult(answer["value"], Counters(answer["counters"])), answer["compiled"]
-    if kind == "skip":
-        import pytest
-
-        pytest.skip(f"skipped in the new process: {answer['text']}")
-    raise NewProcessError(f"the call failed in the new process:\n{answer['text']}\n{output}")

@@ -55,11 +55,8 @@ def message_of(error: BaseException, limit: int = 600) -> str:
 def origin_of(error: BaseException, home: str = "") -> str:
     """Return the type of an exception's root and the innermost frame of a compiler that it passed.
 
-    Where that frame raises all sorts of errors, what the message complains of as well.
-
-    Args:
-        error: what was raised.
-        home: the module of the backend under test, where that is none of the known ones.
+    Where that frame raises all sorts of errors, what the message complains of as well. ``home`` is the module of the
+    backend under test, where that is none of the known ones.
     """
     root = root_of(error)
     frames = [frame for frame, _ in traceback.walk_tb(root.__traceback__)]
@@ -68,23 +65,18 @@ def origin_of(error: BaseException, home: str = "") -> str:
     inside = [name for name in named if _is_in(name, compilers) and not name.startswith(DISPATCHERS)]
     where = inside[-1] if inside else _EAGER if any(_is_in(name, ("torch",)) for name in named) else _USER
     origin = f"{type(root).__name__} at {where}"
-    # These places raise what was found elsewhere: only the message tells what.
-    return f"{origin}: {_complaint(str(root))}" if where.startswith(_SAYING_NOTHING) else origin
+    if not where.startswith((_EAGER, _USER, *REPORTERS)):
+        return origin
+    # These places raise what was found elsewhere: only the message tells what, in the error that it reports.
+    met = _MET.search(str(root))
+    complaint = f"{met[1]}: {met[3]}" if met else str(root).partition("Got graph break/error:")[2] or str(root)
+    return f"{origin}: {without_numbers(complaint)}"
 
 
 _EAGER, _USER = "eager operators", "user code"
-_SAYING_NOTHING = (_EAGER, _USER, *REPORTERS)
 
 #: What Dynamo reports of an error that it met: type and message (2.11 to 2.15).
 _MET = re.compile(r": got (\w+)\((['\"])(.+?)(\\n|\2\))", re.DOTALL)
-
-
-def _complaint(message: str) -> str:
-    """Return what a message complains of, without numbers: the error that it reports, or its first line."""
-    met = _MET.search(message)
-    if met:
-        return without_numbers(f"{met[1]}: {met[3]}")
-    return without_numbers(message.partition("Got graph break/error:")[2] or message)
 
 
 def _name_of(frame: FrameType) -> str:

@@ -53,12 +53,7 @@ class GraphRecord:
 
 @dataclass(frozen=True)
 class CompileTime:
-    """How long one Inductor code generation took, with the compilers that it called.
-
-    Attributes:
-        seconds: wall time.
-        what: the region or graph, in words.
-    """
+    """How long one Inductor code generation took, with the compilers that it called: ``what`` it was of, in words."""
 
     seconds: float
     what: str

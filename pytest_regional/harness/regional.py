@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from pytest_regional.backends.capabilities import Support
     from pytest_regional.harness.blame.culprit import Culprit
     from pytest_regional.harness.blame.divergence import Divergence
-    from pytest_regional.harness.goldens.checking import GoldensOfTest
+    from pytest_regional.harness.goldens.file import GoldensOfTest
     from pytest_regional.harness.graph_passes.result import PassRun
     from pytest_regional.harness.parity.check import ParityCheck
     from pytest_regional.harness.parity.compare import ParityReport
@@ -135,11 +135,6 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         def __getattr__(self, name: str) -> Any:
             """Return a name that earlier versions had; gone with 1.0."""
             return old_name(self, name)
-
-    @property
-    def graphs(self) -> tuple[GraphRecord, ...]:
-        """The graphs compiled since the test began, each with its regions, as in a :class:`CompileRecord`."""
-        return self.observer.graph_records()
 
     @property
     def counters(self) -> Counters:

@@ -94,14 +94,13 @@ def check_not_vacuous(regional: Regional) -> None:
         return
     if regional._passes_on_graphs and not regional.observer.graphs:
         return
+    what = "region" if regional.supports("regions") else "graph"
     misspelt = "".join(f"{misspelt_text(key)}.\n" for key in regional.observer.misspelt_annotations)
     events = "\n".join(describe(regional.observer.log.since()))
-    raise VacuousTestError(f"{_what_is_missing(regional)} {_why(regional)}\n{misspelt}Counters that moved:\n{events}")
-
-
-def _what_is_missing(regional: Regional) -> str:
-    what = "region" if regional.supports("regions") else "graph"
-    return f"no {what} was compiled or loaded with backend {regional.backend!r}, so the test proves nothing:"
+    raise VacuousTestError(
+        f"no {what} was compiled or loaded with backend {regional.backend!r}, so the test proves nothing: "
+        f"{_why(regional)}\n{misspelt}Counters that moved:\n{events}"
+    )
 
 
 def _why(regional: Regional) -> str:

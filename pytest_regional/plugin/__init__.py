@@ -1,12 +1,15 @@
 """What pytest calls: the hooks that are always there, and the list of those of a run with a backend under test.
 
-Imports torch in a run with a backend under test alone. Each hook is a few lines that call the module named in its
-import. :func:`_hooks_of_a_run` lists the classes with the other hooks; nothing imports this module.
+Imports torch only in a run with a backend under test, and not in a process that starts xdist workers. Each hook is a
+few lines that call the module named in its import. :func:`pytest_regional.plugin.hooks.hooks_of_a_run` lists the
+classes with the other hooks; nothing imports this module.
 
-* ``options``: all options, as ``Settings``; ``marks``, ``fixtures``: what tests use; ``environment``: before torch.
+* ``options``: all options; ``settings``: parses them; ``marks``, ``fixtures``: what tests use; ``environment``: before
+  torch.
 * ``session``: ``RegionalSession``, the backends under test; ``collection``: an item for each backend and device.
-* ``hooks``: a test from its start to its end; ``phases``: its limits; ``blame``, ``goldens``, ``evidence``: what
-  follows; ``property_tests``: Hypothesis's.
+* ``hooks``: facts and reports of the run, also in a process that starts xdist workers.
+* ``running``: a test from its start to its end, where tests run; ``phases``: its limits; ``blame``, ``goldens``,
+  ``evidence``: what follows; ``property_tests``: Hypothesis's.
 * ``endings``: what ends a run early; ``workers``: pytest-xdist; ``written``: files of a run.
 
 May import: ``report``, ``fuzz``, ``harness``, ``backends``, ``_torch``, ``_base``.
@@ -14,18 +17,16 @@ May import: ``report``, ``fuzz``, ``harness``, ``backends``, ``_torch``, ``_base
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING, Any
+import contextlib
+import copy
+import importlib.util
+from collections.abc import Generator
+from typing import Any
 
 import pytest
 
 from pytest_regional._base.stash import PROBLEM, SESSION
-from pytest_regional.plugin import fixtures, marks
-from pytest_regional.plugin import options as options
-
-if TYPE_CHECKING:
-    from pytest_regional.plugin.session import RegionalSession
+from pytest_regional.plugin import fixtures, options
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,8 +38,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
     """Set what must be set before any conftest file can import torch."""
     if options.give_bare_options_their_values(args):
-        import copy
-
         early_config.known_args_namespace = parser.parse_known_args(args, namespace=copy.copy(early_config.option))
     if options.is_requested(early_config, early_config.known_args_namespace):
         from pytest_regional.plugin import environment
@@ -50,46 +49,28 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the fixtures and marks; with a backend under test, parse the options and register the other hooks."""
     # Not `pytest_plugins`: for each name there pytest looks through all packages that are installed, which takes 10 ms.
     config.pluginmanager.register(fixtures, fixtures.__name__)
-    for line in marks.MARKER_LINES:
+    for line in fixtures.MARKER_LINES:
         config.addinivalue_line("markers", line)
-    if not options.is_requested(config):
-        options.check_values(config)
-        return
-    from pytest_regional.plugin.session import RegionalSession
-    from pytest_regional.plugin.workers import starts_workers
+    if options.is_requested(config):
+        if not _is_torch_installed():
+            raise pytest.UsageError(
+                "--regional-backend needs torch, which is not installed: install torch>=2.11, or leave the option out"
+            )
+        from pytest_regional.plugin import hooks
 
-    options.require_torch()
-    if not starts_workers(config):
-        importlib.import_module("torch")
-    session = RegionalSession(config, options.resolve(config))
-    config.stash[SESSION] = session
-    for name, hooks in _hooks_of_a_run(session):
-        config.pluginmanager.register(hooks, name)
+        for name, plugin in hooks.hooks_of_a_run(config):
+            config.pluginmanager.register(plugin, name)
+    elif options.given_when_off(config):
+        from pytest_regional.plugin import settings
+
+        settings.check_given(config)
 
 
-def _hooks_of_a_run(session: RegionalSession) -> Iterator[tuple[str, object]]:
-    """Yield names and objects of the hooks of a run with a backend under test.
-
-    pytest calls those that are registered later first: a wrapper is around all that stand above it.
-    """
-    from pytest_regional.plugin.endings import EndingHooks
-    from pytest_regional.plugin.goldens import GoldenHooks
-    from pytest_regional.plugin.hooks import RunHooks
-    from pytest_regional.plugin.phases import PhaseHooks
-    from pytest_regional.plugin.workers import WorkerHooks
-
-    endings, workers = EndingHooks(session), WorkerHooks(session)
-    goldens = GoldenHooks(session, endings, workers)
-    # The harness of each marked test, checks at its end, facts, reports.
-    yield "regional-session", RunHooks(session, endings, workers, goldens)
-    # Goldens: which are used, and writing them.
-    yield "regional-goldens", goldens
-    # Workers of pytest-xdist: seeds, GPUs, replacements, reports that cannot be sent.
-    yield "regional-workers", workers
-    # Limits on setup, call and teardown, and the heartbeat file that a crash leaves.
-    yield "regional-phases", PhaseHooks(session)
-    # Ends of the run before its time: signals, os._exit, forks.
-    yield "regional-endings", endings
+def _is_torch_installed() -> bool:
+    """Look for torch without importing it: the process that starts the workers of pytest-xdist never imports it."""
+    with contextlib.suppress(ModuleNotFoundError):  # a finder of modules may raise it
+        return importlib.util.find_spec("torch") is not None
+    return False
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -122,10 +103,10 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, Any, Any]:
-    """Shorten the line of a test that an error of this package ended."""
+    """Have the line of a test that an error of this package ended begin with the name of the error's class."""
     report = yield
-    if call.excinfo is not None and str(type(call.excinfo.value).__module__).startswith("pytest_regional."):
-        from pytest_regional.report import terminal
-
-        terminal.without_module(report, call.excinfo.value)
+    module = f"{type(call.excinfo.value).__module__}." if call.excinfo is not None else ""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if module.startswith("pytest_regional.") and crash is not None:
+        crash.message = crash.message.removeprefix(module)
     return report

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pytest_regional.harness.blame.culprit import Culprit
     from pytest_regional.harness.regional import Regional
 
-SECTION = "regional: what is to blame"
-
 #: A search that hangs ends after so many seconds of the clock for each second of CPU time that it may take, at least.
 _HANGS, _AT_LEAST = 3.0, 180.0
 
@@ -43,9 +41,12 @@ def blamed(item: pytest.Item, regional: Regional, check_end: Callable[[], None])
     known. Neither is called again.
     """
     known = len(regional.culprits)
-    values = [*getattr(item, "funcargs", {}).values(), *_globals_of(item)]
+    # A fixture may clear what the test's module holds for each test.
+    module = vars(item.module) if isinstance(item, pytest.Function) else {}
+    held = [value for name, value in module.items() if not name.startswith("__")]
+    values = [*getattr(item, "funcargs", {}).values(), *held]
     put_back = _as_they_are(values)
-    at_end = _nothing
+    at_end: Callable[[], None] | None = None
     try:
         yield
         # Only where they fail they belong to the failure: a test may pass without a compile otherwise.
@@ -68,16 +69,6 @@ def _is_called_again(item: pytest.Function) -> bool:
     return own and not state and item.get_closest_marker("xfail") is None
 
 
-def _nothing() -> None:
-    """Check nothing."""
-
-
-def _globals_of(item: pytest.Item) -> list[Any]:
-    """Return what the test's module holds: a fixture may clear it for each test."""
-    module = getattr(item, "module", None)
-    return [value for name, value in vars(module).items() if not name.startswith("__")] if module else []
-
-
 def _as_they_are(values: Sequence[Any]) -> Callable[[], None]:
     """Return a function that gives lists, dictionaries, sets and tensors what they hold now."""
     containers = [(one, one.copy()) for one in values if isinstance(one, list | dict | set) and one is not sys.modules]
@@ -85,10 +76,15 @@ def _as_they_are(values: Sequence[Any]) -> Callable[[], None]:
     # Of one whose elements share memory none can be put back alone.
     tensors = [(one, one.detach().clone(), one.grad) for one in plain if one.nbytes <= one.untyped_storage().nbytes()]
 
+    def identities(container: Any) -> list[int]:
+        """Return what identifies the content: tensors do not compare."""
+        content = itertools.chain(*container.items()) if isinstance(container, dict) else container
+        return [id(one) for one in content]
+
     def put_back() -> None:
         for value, kept in containers:
             # One that is unchanged is left alone: it may be a registry of others', which the module imports.
-            if _identities(value) != _identities(kept):
+            if identities(value) != identities(kept):
                 value.clear()
                 (value.extend if isinstance(value, list) else value.update)(kept)
         with torch.no_grad():
@@ -99,14 +95,8 @@ def _as_they_are(values: Sequence[Any]) -> Callable[[], None]:
     return put_back
 
 
-def _identities(container: Any) -> list[int]:
-    """Return what identifies the content: tensors do not compare."""
-    content = itertools.chain(*container.items()) if isinstance(container, dict) else container
-    return [id(one) for one in content]
-
-
 def _culprit(
-    item: pytest.Function, regional: Regional, put_back: Callable[[], None], at_end: Callable[[], None]
+    item: pytest.Function, regional: Regional, put_back: Callable[[], None], at_end: Callable[[], None] | None
 ) -> list[Culprit]:
     """Return what is to blame; nothing where the program is at fault and no compiler.
 
@@ -119,7 +109,8 @@ def _culprit(
             put_back()
             try:
                 item.runtest()
-                at_end()
+                if at_end is not None:
+                    at_end()
             except _ENDINGS as ending:
                 raise AssertionError(f"{type(ending).__name__}: {ending}") from ending
 
@@ -134,8 +125,3 @@ def _culprit(
         return [Culprit.of_failed_search(error)]
     finally:
         regional.blame_depth = depth
-
-
-def section_of(regional: Regional, said: str) -> str:
-    """Return what is to blame, with the experiments, as far as ``said``, the text of the failure, lacks it."""
-    return "\n".join(f"{one.sentence}\n{one.evidence}" for one in regional.culprits if one.sentence not in said)

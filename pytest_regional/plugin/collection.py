@@ -5,7 +5,6 @@ The skips that depend on the device are added when a test begins: collecting tes
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import os
 import traceback
@@ -17,12 +16,14 @@ from _pytest.pathlib import bestrelpath
 from _pytest.unittest import TestCaseFunction
 
 from pytest_regional._base.errors import RegionalValueError
-from pytest_regional._base.stash import CHOICE, PROBLEM, SHARD_ARGUMENT, TARGET, Target, shards
+from pytest_regional._base.stash import CHOICE, PROBLEM, SHARD_ARGUMENT, TARGET, shards
 from pytest_regional._base.text import unknown_name
+from pytest_regional.backends import registry
 from pytest_regional.backends.capabilities import torch_matches
 from pytest_regional.harness.devices.device import kind_of_device
+from pytest_regional.harness.options import CompileOptions
 from pytest_regional.plugin import marks, options
-from pytest_regional.plugin.marks import COMPILE_MARK, KNOWN_FAILURE_MARK, CompileMark, KnownFailure
+from pytest_regional.plugin.fixtures import COMPILE_MARK, KNOWN_FAILURE_MARK
 
 if TYPE_CHECKING:
     from pytest_regional.plugin.session import RegionalSession
@@ -47,17 +48,10 @@ def module_of(path: Path, parent: pytest.Collector) -> pytest.Module | None:
     return pytest.Module.from_parent(parent, path=path, nodeid=nodeid)
 
 
-def package_module_of(file: str) -> str:
-    """Return what ``--pyargs`` takes for the ``file`` of an id that :func:`module_of` made."""
-    module = file.removesuffix(".py").replace("/", ".")
-    ours = file.startswith("suites/") and importlib.util.find_spec("pytest_regional.suites") is not None
-    return f"pytest_regional.{module}" if ours else module
-
-
 def parametrize(metafunc: pytest.Metafunc, session: RegionalSession) -> None:
     """Run the test once per backend and device; a single choice leaves the test's id as it is."""
     try:
-        mark = marks.resolve_compile_mark(list(metafunc.definition.iter_markers(COMPILE_MARK)))
+        mark = marks.compile_mark(metafunc.definition)
     except RegionalValueError:
         return  # reported with the test's name when collection ends
     if mark is None:
@@ -81,26 +75,20 @@ def prepare(items: list[pytest.Item], session: RegionalSession | None) -> None:
     """
     if session is not None:
         items[:] = [one for item in items for one in _once_per_target(item, session)]
-    problems = {item: problem for item in items if (problem := _problem_of(item, session))}
+    problems: dict[pytest.Item, str] = {}
+    for item in items:
+        try:
+            _prepare_one(item, session)
+        except (LookupError, ValueError, ImportError, pytest.UsageError) as error:
+            problems[item] = f"{item.nodeid}: {error}"
+        except Exception:  # noqa: BLE001 - it would end the whole run; becomes a usage error with its traceback
+            said = "pytest-regional could not read the test's marks"
+            problems[item] = f"{item.nodeid}: {said}\n{traceback.format_exc()}"
     of_all = session.known_failures.unmatched(items) if session is not None else []
-    if problems or of_all:
-        _report(problems, of_all, items)
-
-
-def _problem_of(item: pytest.Item, session: RegionalSession | None) -> str:
-    """Return why ``item`` cannot be prepared, or an empty string; whatever is raised here would end the whole run."""
-    try:
-        _prepare_one(item, session)
-    except (LookupError, ValueError, ImportError, pytest.UsageError) as error:
-        return f"{item.nodeid}: {error}"
-    except Exception:  # noqa: BLE001 - becomes a usage error with its traceback
-        return f"{item.nodeid}: pytest-regional could not read the test's marks\n{traceback.format_exc()}"
-    return ""
-
-
-def _report(problems: dict[pytest.Item, str], of_all: list[str], items: list[pytest.Item]) -> None:
     if not hasattr(items[0].config, "workerinput"):
-        raise pytest.UsageError("\n".join(dict.fromkeys([*problems.values(), *of_all])))
+        if problems or of_all:
+            raise pytest.UsageError("\n".join(dict.fromkeys([*problems.values(), *of_all])))
+        return
     # xdist turns a usage error of a worker into an internal error that hides it. So there each test that is wrong says
     # it, the others run; what is wrong with no test in particular every test says.
     for item in items:
@@ -138,21 +126,14 @@ def _once_per_target(item: pytest.Item, session: RegionalSession) -> list[pytest
         return [item]
     axes = (mark.backend or session.settings.backends, mark.device or session.settings.devices)
     targets = list(itertools.product(*axes))
-    if len(targets) == 1:
-        return [_choose(item, targets[0])]
     varied = [index for index, axis in enumerate(axes) if len(axis) > 1]
-    return [_copy_for(item, t, "-".join(session.short_name(t[index]) for index in varied)) for t in targets]
-
-
-def _copy_for(item: TestCaseFunction, target: tuple[str, str], label: str) -> pytest.Item:
-    name = f"{item.name}[{label}]"
-    copy: _CopiedTestCaseFunction = _CopiedTestCaseFunction.from_parent(item.parent, name=name)
-    return _choose(copy, target)
-
-
-def _choose(item: pytest.Item, target: tuple[str, str]) -> pytest.Item:
-    item.stash[CHOICE] = target
-    return item
+    items: list[pytest.Item] = [item]
+    if varied:
+        names = ["-".join(session.short_name(target[index]) for index in varied) for target in targets]
+        items = [_CopiedTestCaseFunction.from_parent(item.parent, name=f"{item.name}[{name}]") for name in names]
+    for one, target in zip(items, targets, strict=True):
+        one.stash[CHOICE] = target
+    return items
 
 
 def _prepare_one(item: pytest.Item, session: RegionalSession | None) -> None:
@@ -164,26 +145,25 @@ def _prepare_one(item: pytest.Item, session: RegionalSession | None) -> None:
         item.add_marker(pytest.mark.skip(reason=options.OFF_REASON))
         return
     target = session.target_of(item, mark)
-    _require_inductor_settings(mark)
+    if mark.inductor_configs:
+        CompileOptions(inductor_configs=mark.inductor_configs).require_settings()
     item.stash[TARGET] = target
     item.user_properties.append(("regional_backend", target.spec.name))
-    _apply_requirements(item, target, session)
-    _apply_known_failures(item, target, session, failures)
-
-
-def _require_inductor_settings(mark: CompileMark) -> None:
-    if mark.inductor_configs:  # checking their names imports torch
-        from pytest_regional.harness.options import CompileOptions
-
-        CompileOptions(inductor_configs=mark.inductor_configs).require_settings()
-
-
-def _apply_requirements(item: pytest.Item, target: Target, session: RegionalSession) -> None:
     for name in target.mark.requires:
         support = target.spec.supports(name)
         if not support:
             reason = f"backend {target.spec.name!r} disclaims {name}: {support.reason}"
             apply_unsupported(item, reason, "it works, so claim the capability", audit=session.settings.audit)
+    for failure in failures:
+        if failure.backend != target.spec.name:
+            # All that are installed or under test.
+            known = {*registry.names(), *map(session.short_name, session.settings.backends)}
+            if failure.backend not in known and ":" not in failure.backend:
+                raise RegionalValueError(f"{KNOWN_FAILURE_MARK}: {unknown_name('backend', failure.backend, known)}")
+        elif torch_matches(failure.torch) and failure.device in ("", kind_of_device(target.device)):
+            item.add_marker(pytest.mark.xfail(reason=failure.reason, strict=failure.strict))
+    for line in session.known_failures.matching(item.nodeid, target.spec.name, target.mark.requires):
+        item.add_marker(pytest.mark.xfail(reason=line.text, strict=True))
 
 
 def apply_unsupported(item: pytest.Item, reason: str, advice: str, *, audit: bool) -> None:
@@ -192,21 +172,3 @@ def apply_unsupported(item: pytest.Item, reason: str, advice: str, *, audit: boo
         item.add_marker(pytest.mark.xfail(reason=f"audit: {reason}; {advice}", strict=True))
     else:
         item.add_marker(pytest.mark.skip(reason=reason))
-
-
-def _apply_known_failures(
-    item: pytest.Item, target: Target, session: RegionalSession, failures: list[KnownFailure]
-) -> None:
-    for failure in failures:
-        if failure.backend != target.spec.name:
-            _require_known_backend(failure.backend, session)
-        elif torch_matches(failure.torch) and failure.device in ("", kind_of_device(target.device)):
-            item.add_marker(pytest.mark.xfail(reason=failure.reason, strict=failure.strict))
-    for line in session.known_failures.matching(item.nodeid, target.spec.name, target.mark.requires):
-        item.add_marker(pytest.mark.xfail(reason=line.text, strict=True))
-
-
-def _require_known_backend(name: str, session: RegionalSession) -> None:
-    known = session.backend_names()
-    if name not in known and ":" not in name:
-        raise RegionalValueError(f"{KNOWN_FAILURE_MARK}: {unknown_name('backend', name, known)}")

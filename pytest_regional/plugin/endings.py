@@ -14,7 +14,7 @@ import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +68,10 @@ class EndingSignals:
             return
         for name in NAMES:
             signum = getattr(signal, name, None)
-            if signum is not None and signal.getsignal(signum) is signal.SIG_DFL and not _caught_in_c(signum):
+            if signum is None or signal.getsignal(signum) is not signal.SIG_DFL:
+                continue
+            # Python does not know of handlers of :mod:`faulthandler`, or of a library.
+            if not processes.catches(os.getpid(), signum):
                 signal.signal(signum, self._handle)
                 self._taken.append(signum)
         _INSTALLED.add(self)
@@ -90,31 +93,6 @@ class EndingSignals:
         message = self._ending(signal.Signals(signum).name)
         if self.raises:
             raise EndedBySignal(message)
-
-
-@contextlib.contextmanager
-def interrupt_deferred() -> Iterator[list[int]]:
-    """Note a first Ctrl-C in the list that is yielded, rather than raise it; a second one is raised."""
-    came: list[int] = []
-
-    def note(signum: int, frame: FrameType | None) -> None:
-        came.append(signum)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield came
-        return
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield came
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _caught_in_c(signum: int) -> bool:
-    """Return whether there is a handler that Python does not know of: :mod:`faulthandler`, or a library."""
-    return processes.catches(os.getpid(), signum)
 
 
 #: Forked processes are other programs, which such a signal ends as ever, whatever they do at that time.
@@ -175,30 +153,22 @@ class ExitGuard:
         original = self._originals[name]
 
         def guarded(*arguments: Any, **keywords: Any) -> Any:
-            caller = _outside_of_os(sys._getframe(1))
+            caller = sys._getframe(1)
+            while caller.f_back is not None and caller.f_globals.get("__name__") == os.__name__:
+                caller = caller.f_back  # os.execvp calls os.execve
             if self.test and os.getpid() == self._process and caller.f_globals.get("__name__") not in _OWN_ENDS:
                 place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
                 self._ending(f"{self.test} ended it with os.{name}, called at {place}")
                 if name != "abort":
-                    self.leave(_failure(name, arguments or tuple(keywords.values())))
+                    given = next(iter((*arguments, *keywords.values())), 1) if name == "_exit" else 1
+                    # The exit status that was given, 1 in place of success.
+                    self.leave((given if isinstance(given, int) else 1) & 0xFF or 1)
             return original(*arguments, **keywords)
 
         guarded.guard = self  # type: ignore[attr-defined]
         guarded.__name__ = guarded.__qualname__ = name
         guarded.__doc__ = original.__doc__
         return guarded
-
-
-def _outside_of_os(frame: FrameType) -> FrameType:
-    while frame.f_back is not None and frame.f_globals.get("__name__") == os.__name__:
-        frame = frame.f_back  # os.execvp calls os.execve
-    return frame
-
-
-def _failure(name: str, arguments: tuple[Any, ...]) -> int:
-    """Return the exit status that was given, 1 in place of success."""
-    status = arguments[0] if name == "_exit" and arguments and isinstance(arguments[0], int) else 1
-    return status & 0xFF or 1
 
 
 #: Exit statuses of a run that did not get to its end.
@@ -354,7 +324,7 @@ class EndingHooks:
         self._say(f"the run does not finish: {reason}.")
         if not self._is_worker:
             self.write_reports()
-            environment.remove(self._config)
+            environment.remove(self._config.stash[environment.FOLDER].parent)
 
     def _signal_came(self, name: str) -> str:
         running = f" while it ran {self._files.running}" if self._files.running else ""

@@ -8,12 +8,13 @@ below pytest's directory for temporary files, of which pytest keeps those of the
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
 import shutil
+import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,6 @@ from _pytest._code.code import ExceptionRepr
 from pytest_regional._base.errors import CampaignError
 from pytest_regional._base.files import dumps
 from pytest_regional._base.text import encodable
-from pytest_regional._torch.process_state import structured_trace_off, structured_trace_to
 from pytest_regional.plugin import environment
 from pytest_regional.report.ci import bad_tests, message_of
 from pytest_regional.report.facts import CodeLine, Facts, within_repository
@@ -44,30 +44,6 @@ _SOURCES = 50
 #: How much code is named where it is not known which line of it is at fault.
 _SHOWN = 3
 
-#: What the directory is called in pytest's own.
-FOLDER = "regional-code"
-
-
-def sources_of(error: BaseException, regional: Regional) -> list[GeneratedSource]:
-    """Return the generated code of a test that failed with ``error``, as much as is kept of it.
-
-    Of a fuzz test that is the code of its findings: most of its programs are right.
-    """
-    if isinstance(error, CampaignError):
-        return [source for sources in error.code.values() for source in sources[:_SHOWN]][:_SOURCES]
-    return regional.observer.sources[-_SOURCES:]
-
-
-def write_code(folder: Path, sources: Sequence[GeneratedSource]) -> None:
-    """Write a file for each of ``sources``.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    for number, source in enumerate(sources):
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / _file_name(number, source)).write_text(source.text, encoding="utf-8", errors="backslashreplace")
-
 
 def _file_name(number: int, source: GeneratedSource) -> str:
     return f"{number:02}-{plain_name('-'.join((source.graph, *source.regions)))[:LONGEST_NAME]}.py"
@@ -78,32 +54,19 @@ def plain_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-")
 
 
-def temporary_folder(config: pytest.Config) -> Path | None:
-    """Return the directory for code of failed tests among pytest's temporary files; ``None`` under ``-p no:tmpdir``."""
-    # A private attribute (pytest 8.0 to 9.2), since a hook has no fixture to ask.
-    factory = getattr(config, "_tmp_path_factory", None)
-    return None if factory is None else Path(factory.getbasetemp()) / FOLDER
-
-
 def lines_at_fault(
     error: BaseException, regional: Regional, folder: Path, sources: Sequence[GeneratedSource]
 ) -> list[CodeLine]:
-    """Return ``path``, ``line`` and ``what`` of each line in the code that ``error`` concerns.
-
-    Args:
-        error: of the test.
-        regional: its harness.
-        folder: where :func:`write_code` puts ``sources``.
-        sources: the code that is kept.
-    """
-    names = {source.text: _file_name(number, source) for number, source in enumerate(sources)}
-    # An exception of the test's may run code for any attribute.
-    ours = str(type(error).__module__).startswith("pytest_regional.")
-    places = [*_crashed_at(error, regional, names), *(_known_places(error, names) if ours else ())]
+    """Return ``path``, ``line`` and ``what`` of each line in the code that ``error`` concerns."""
     if isinstance(error, CampaignError):
         return list(_of_findings(error, folder, sources))
-    if ours and not places:
-        places = [(names[source.text], *_beginning(source)) for source in sources[:_SHOWN]]
+    names = {source.text: _file_name(number, source) for number, source in enumerate(sources)}
+    places = list(_crashed_at(error, regional, names))
+    # An exception of the test's may run code for any attribute.
+    if str(type(error).__module__).startswith("pytest_regional."):
+        known: Sequence[CodePlace] = getattr(error, "places", ())
+        places += [(names[one.source.text], one.line, one.what) for one in known if one.source.text in names]
+        places = places or [(names[source.text], *_beginning(source)) for source in sources[:_SHOWN]]
     found = {(name, line): what for name, line, what in places}
     return [{"path": str(folder / name), "line": line, "what": what} for (name, line), what in found.items()]
 
@@ -117,13 +80,6 @@ def _of_findings(error: CampaignError, folder: Path, kept: Sequence[GeneratedSou
                 line, what = _beginning(source)
                 said = f"{what} of finding {finding}"
                 yield {"path": str(folder / names[id(source)]), "line": line, "what": said, "finding": finding}
-
-
-def _known_places(error: BaseException, names: dict[str, str]) -> Iterator[tuple[str, int, str]]:
-    places: Sequence[CodePlace] = getattr(error, "places", ())
-    for place in places:
-        if place.source.text in names:
-            yield names[place.source.text], place.line, place.what
 
 
 def _beginning(source: GeneratedSource) -> tuple[int, str]:
@@ -140,35 +96,25 @@ def _crashed_at(
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        trace = error.__traceback__
-        while trace is not None:
-            path = trace.tb_frame.f_code.co_filename
-            name = names.get(_text_of(path)) if path.startswith(f"{regional.folder}{os.sep}") else None
-            if name is not None:
-                yield name, trace.tb_lineno, f"raised {type(error).__name__}"
-            trace = trace.tb_next
+        for frame, line in traceback.walk_tb(error.__traceback__):
+            path = frame.f_code.co_filename
+            if path.startswith(f"{regional.folder}{os.sep}"):
+                with contextlib.suppress(OSError):
+                    text = Path(path).read_text(encoding="utf-8", errors="replace")
+                    if text in names:
+                        yield names[text], line, f"raised {type(error).__name__}"
         error = error.__cause__ or error.__context__
 
 
-def _text_of(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
-def add_section(report: pytest.TestReport, lines: Sequence[CodeLine]) -> None:
-    """Add the ``lines`` of generated code to what pytest says of a failure, in JUnit files too."""
-    if not lines:
-        return
-    text = "\n".join(f"{one['path']}:{one['line']}: {one['what']}" for one in lines)
+def add_text(report: pytest.TestReport, name: str, text: str, label: str = "") -> None:
+    """Add ``text`` to what pytest says of a failure, in JUnit files too: as section ``name``, or below ``label``."""
     said = report.longrepr
     if isinstance(said, ExceptionRepr):
-        said.addsection("generated code", text)
+        said.addsection(name, text)
     elif isinstance(said, str):
-        report.longrepr = f"{said.rstrip()}\ngenerated code:\n{text}"
+        report.longrepr = f"{said.rstrip()}\n{label}{text}"
     else:
-        report.sections.append(("generated code", text))
+        report.sections.append((name, text))
 
 
 #: What the directory with generated code is called in that of a test.
@@ -176,11 +122,7 @@ CODE = "code"
 
 
 class Evidence:
-    """The traces and the code of the tests of one process, or, in the process that was started, of all.
-
-    Args:
-        session: of this process.
-    """
+    """The traces and the code of the tests of one process, or, in the process that was started, of all."""
 
     def __init__(self, session: RegionalSession) -> None:
         self._directories = session.settings.reports.directories
@@ -188,20 +130,27 @@ class Evidence:
         self._folder = session.config.stash[environment.FOLDER].parent / "evidence"
         self._failed: set[str] = set()
 
-    def traced(self, test: str) -> AbstractContextManager[None]:
-        """Return a context in which PyTorch's structured trace of ``test`` is kept, if it is asked for."""
-        return structured_trace_to(self._of(test) / "trace") if self._directories else structured_trace_off()
+    def trace_folder(self, test: str) -> Path | None:
+        """Return where to keep PyTorch's structured trace of ``test``; ``None`` unless it is asked for."""
+        return self._of(test) / "trace" if self._directories else None
 
-    def code_at_fault(self, fact: Facts, error: BaseException, regional: Regional) -> list[CodeLine]:
+    def code_at_fault(self, fact: Any, error: BaseException, regional: Regional) -> list[CodeLine]:
         """Keep the code of a test that failed with ``error``, and return the lines of it that are concerned.
 
         Raises:
             OSError: it cannot be written.
         """
-        kept, sources = self._code_of(fact), sources_of(error, regional)
+        kept = self._code_of(fact)
         if kept is None:
             return []
-        write_code(self._of(fact["test"]) / CODE if self._directories else kept, sources)
+        sources = regional.observer.sources[-_SOURCES:]
+        if isinstance(error, CampaignError):  # most of its programs are right
+            sources = [source for found in error.code.values() for source in found[:_SHOWN]][:_SOURCES]
+        folder = self._of(fact["test"]) / CODE if self._directories else kept
+        for number, source in enumerate(sources):
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / _file_name(number, source)
+            path.write_text(source.text, encoding="utf-8", errors="backslashreplace")
         lines = lines_at_fault(error, regional, kept, sources)
         if self._directories:
             for one in lines:
@@ -212,8 +161,9 @@ class Evidence:
         """Return where the code of a test is once the run is over; ``None`` where nothing is kept."""
         if self._directories:
             return self._directories[0] / name_of(fact) / CODE
-        temporary = temporary_folder(self._config)
-        return temporary and temporary / name_of(fact)
+        # A private attribute (pytest 8.0 to 9.2), since a hook has no fixture to ask; not there under `-p no:tmpdir`.
+        factory = getattr(self._config, "_tmp_path_factory", None)
+        return None if factory is None else Path(factory.getbasetemp()) / "regional-code" / name_of(fact)
 
     def keep(self, report: pytest.TestReport) -> None:
         """Keep what there is of a test that failed; forget one that did not fail at all."""
@@ -232,28 +182,20 @@ class Evidence:
         """
         for directory in self._directories:
             for fact in bad_tests(facts):
-                _write(directory / name_of(fact), self._of(fact["test"]), fact)
+                folder, kept = directory / name_of(fact), self._of(fact["test"])
+                shutil.rmtree(folder, ignore_errors=True)  # of an earlier run
+                folder.mkdir(parents=True)
+                if kept.is_dir():
+                    shutil.copytree(kept, folder, dirs_exist_ok=True)
+                short: dict[str, Any] = {name: one for name, one in fact.items() if name not in ("details", "failure")}
+                texts = {"failure.txt": fact["failure"] or message_of(fact, 1), "test.json": dumps(short, indent=1)}
+                if "rerun" in fact:
+                    texts["rerun.txt"] = fact["rerun"]
+                for name, text in texts.items():
+                    (folder / name).write_text(encodable(f"{text.rstrip()}\n"), encoding="utf-8")
 
     def _of(self, test: str) -> Path:
         return self._folder / hashlib.sha256(test.encode(errors="backslashreplace")).hexdigest()[:16]
-
-
-def _write(folder: Path, kept: Path, fact: Facts) -> None:
-    # Of an earlier run.
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    if kept.is_dir():
-        shutil.copytree(kept, folder, dirs_exist_ok=True)
-    said = fact["failure"] or message_of(fact, 1)
-    _write_text(folder / "failure.txt", f"{said.rstrip()}\n")
-    if "rerun" in fact:
-        _write_text(folder / "rerun.txt", f"{fact['rerun']}\n")
-    short: dict[str, Any] = {name: value for name, value in fact.items() if name not in ("details", "failure")}
-    _write_text(folder / "test.json", dumps(short, indent=1) + "\n")
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(encodable(text), encoding="utf-8")
 
 
 def name_of(fact: Facts) -> str:

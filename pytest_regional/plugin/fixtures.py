@@ -1,4 +1,4 @@
-"""The fixtures: thin, each a few lines over ``harness/``."""
+"""The names of the marks, and the fixtures: thin, each a few lines over ``harness/``. Imported in every pytest run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 
 from pytest_regional._base.stash import HARNESS, SESSION
 from pytest_regional._base.text import nearest
-from pytest_regional.plugin.marks import COMPILE_MARK
 
 if TYPE_CHECKING:
     import torch
@@ -22,20 +21,30 @@ if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
 
 
-def _mark_meant(item: pytest.Item) -> str:
-    """Name the mark of ``item`` that is most likely a misspelt one of ours; pytest refuses no mark."""
-    near = nearest(COMPILE_MARK, [mark.name for mark in item.iter_markers()], likeness=0.75)
-    return f". The test has the mark {near!r}: did you mean {COMPILE_MARK!r}?" if near else ""
+COMPILE_MARK = "regional_compile"
+KNOWN_FAILURE_MARK = "regional_known_failure"
+
+MARKER_LINES = (
+    f"{COMPILE_MARK}(backend=None, device=None, dynamic=None, fullgraph=True, inductor_configs=None, "
+    "pre_grad_pass_timing=None, requires=(), device_requires=(), expects_regions=True, isolate=True): compile with the "
+    "backend under test; skipped unless --regional-backend is given, isolated, counted, and failed when no region was "
+    "compiled.",
+    f'{KNOWN_FAILURE_MARK}(backend, reason, torch=">=2.13", device="cuda", strict=True): the test is known to fail '
+    "with that backend on those torch versions and that kind of device; when it passes, the mark is to be removed and "
+    "the test fails until it is.",
+)
 
 
 @pytest.fixture
 def regional(request: pytest.FixtureRequest) -> Regional:
     """Compile, compare and count with the backend under test; needs the regional_compile marker."""
     if HARNESS not in request.node.stash:
+        # pytest refuses no mark: one may be misspelt.
+        near = nearest(COMPILE_MARK, [mark.name for mark in request.node.iter_markers()], likeness=0.75)
+        hint = f". The test has the mark {near!r}: did you mean {COMPILE_MARK!r}?" if near else ""
         pytest.fail(
             "the regional fixture needs @pytest.mark.regional_compile on the test (or its class or module): the marker "
-            "is what isolates the test, counts its compiles and skips it when --regional-backend is not given"
-            + _mark_meant(request.node),
+            f"is what isolates the test, counts its compiles and skips it when --regional-backend is not given{hint}",
             pytrace=False,
         )
     harness: Regional = request.node.stash[HARNESS]

@@ -16,18 +16,17 @@ import pytest
 from _pytest.unittest import TestCaseFunction
 
 from pytest_regional._base.files import write_whole
-from pytest_regional._base.stash import HARNESS, TARGET, Target
+from pytest_regional._base.stash import HARNESS, TARGET
 from pytest_regional._base.text import plural
 from pytest_regional.harness.devices.device import device_under_test
-from pytest_regional.harness.goldens.checking import GoldensOfTest, device_class
-from pytest_regional.harness.goldens.facts import GoldenFile, GoldenFileError, GoldenKey
+from pytest_regional.harness.goldens.file import GoldenFile, GoldenFileError, GoldenKey, GoldensOfTest, device_class
+from pytest_regional.plugin.session import RegionalSession
 from pytest_regional.report.document import GOLDEN_STATES
 from pytest_regional.report.facts import within_repository
 
 if TYPE_CHECKING:
-    from pytest_regional.harness.goldens.checking import GoldensOfTest, UsedGolden
+    from pytest_regional.harness.goldens.file import UsedGolden
     from pytest_regional.plugin.endings import EndingHooks
-    from pytest_regional.plugin.session import RegionalSession
     from pytest_regional.plugin.workers import WorkerHooks
 
 DIRECTORY = "__goldens__"
@@ -52,8 +51,6 @@ def name_of(item: pytest.Item) -> str:
     base, _, labels = name.partition("[")
     for argument in ("regional_backend", "regional_device"):
         if argument in params:
-            from pytest_regional.plugin.session import RegionalSession
-
             label = re.escape(RegionalSession.short_name(params[argument]))
             labels = re.sub(rf"(^|-){label}(-|(?=\]$))", lambda found: found[1] if found[2] else "", labels, count=1)
     return f"{base}[{labels}" if labels not in ("", "]") else base
@@ -64,7 +61,7 @@ def _full_name(item: pytest.Item) -> str:
     return "::".join(node.name for node in item.listchain() if isinstance(node, pytest.Class | pytest.Item))
 
 
-def goldens_of(item: pytest.Item, target: Target, *, update: bool) -> GoldensOfTest:
+def goldens_of(item: pytest.Item, *, update: bool) -> GoldensOfTest:
     """Return where the goldens of a marked test are."""
     path = path_of(item.path)
     return GoldensOfTest(path, _shown(path, item.config), name_of(item), update)
@@ -138,18 +135,20 @@ class GoldenHooks:
 
     def _note_tests(self, before: dict[Path, set[str]], items: list[pytest.Item]) -> None:
         after = _names_by_file(items)
+        is_a_part = self._config.getoption("lf", False) or any("::" in one for one in self._config.args)
         for file, names in before.items():
             golden = path_of(file)
             if golden.exists():
-                self._own.tests[str(golden)] = [_described(item) for item in items if item.path == file]
-                if names != after.get(file) or self._is_a_part():
+                of_file = [(item, item.stash.get(TARGET, None)) for item in items if item.path == file]
+                self._own.tests[str(golden)] = [
+                    [item.nodeid, name_of(item), target.spec.name if target else ""] for item, target in of_file
+                ]
+                if names != after.get(file) or is_a_part:
                     self._own.left_out.append(str(golden))
         for directory in dict.fromkeys(file.parent for file in before):
-            self._own.ownerless += map(str, _ownerless(directory))
-
-    def _is_a_part(self) -> bool:
-        """Tell whether pytest collects less than whole files."""
-        return bool(self._config.getoption("lf", False)) or any("::" in one for one in self._config.args)
+            for path in sorted((directory / DIRECTORY).glob("*.txt")):
+                if not (directory / f"{path.stem}.py").exists() and not (directory / path.stem).exists():
+                    self._own.ownerless.append(str(path))
 
     # Tests
 
@@ -172,12 +171,13 @@ class GoldenHooks:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note how a test ended, and which goldens it used; the last time counts."""
-        if report.when == "setup":
-            self._tests[report.nodeid] = _Test()
-        test = self._tests.setdefault(report.nodeid, _Test())
-        test.passed &= report.outcome == "passed"
-        test.used += getattr(report, ATTRIBUTE, [])
-        test.ended |= report.when == "teardown"
+        with self._errors.kept(f"noting how {report.nodeid} ended"):
+            if report.when == "setup":
+                self._tests[report.nodeid] = _Test()
+            test = self._tests.setdefault(report.nodeid, _Test())
+            test.passed &= report.outcome == "passed"
+            test.used += getattr(report, ATTRIBUTE, [])
+            test.ended |= report.when == "teardown"
 
     # The end
 
@@ -204,13 +204,17 @@ class GoldenHooks:
                 written = "written" if place in self._written else "not written"
                 state = one["state"] if one["text"] is None else written
                 found[place] = min(found.get(place, state), state, key=GOLDEN_STATES.index)
-        return [self._as_fact(place, state) for place, state in found.items()]
-
-    def _as_fact(self, place: _Place, state: str) -> dict[str, str]:
-        path = Path(place.path)
-        file = within_repository(path, self._config.rootpath) or _shown(path, self._config)
-        test, backend, name = place.key
-        return {"file": file, "test": test, "backend": backend, "name": name, "device": place.device, "state": state}
+        return [
+            {
+                "file": within_repository(Path(path), self._config.rootpath) or _shown(Path(path), self._config),
+                "test": key.test,
+                "backend": key.backend,
+                "name": key.name,
+                "device": device,
+                "state": state,
+            }
+            for (path, key, device), state in found.items()
+        ]
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -221,13 +225,28 @@ class GoldenHooks:
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
     def _finish(self) -> None:
-        pending = self._pending()
+        pending: dict[str, list[dict[str, Any]]] = {}
+        failed = 0
+        for test in self._tests.values():
+            new = [one for one in test.used if one["text"] is not None]
+            if not (test.passed and test.ended):
+                failed += len(new)
+                continue
+            for one in new:
+                pending.setdefault(one["path"], []).append(one)
+        if failed:
+            self._lines.append((f"{plural(failed, 'golden')} not written: the test did not pass", False))
         files = dict.fromkeys([*pending, *(name for one in self._collected for name in one.tests)])
         for name in files:
             with self._errors.kept(f"writing {name}"):
                 self._finish_file(Path(name), pending.get(name, []))
-        for name in dict.fromkeys(name for one in self._collected for name in one.ownerless):
-            self._finish_ownerless(Path(name))
+        is_removed = self._settings.update and not self._is_cut_short()
+        what = "removed" if is_removed else "--regional-update removes it"
+        for path in map(Path, dict.fromkeys(name for one in self._collected for name in one.ownerless)):
+            if is_removed:
+                path.unlink(missing_ok=True)
+            self._unused_states[_Place(str(path), GoldenKey("", ""))] = "removed" if is_removed else "unused"
+            self._lines.append((f"{_shown(path, self._config)} is of a test file that is gone; {what}", False))
 
     def _finish_file(self, path: Path, pending: list[dict[str, Any]]) -> None:
         try:
@@ -249,14 +268,6 @@ class GoldenHooks:
                 self._written |= {_Place(str(path), GoldenKey(*one["key"]), one["device"]) for one in pending}
                 self._note_unused(path, unused, "removed")
             self._say_unused(path, unused, "removed")
-
-    def _finish_ownerless(self, path: Path) -> None:
-        is_removed = self._settings.update and not self._is_cut_short()
-        if is_removed:
-            path.unlink(missing_ok=True)
-        what = "removed" if is_removed else "--regional-update removes it"
-        self._unused_states[_Place(str(path), GoldenKey("", ""))] = "removed" if is_removed else "unused"
-        self._lines.append((f"{_shown(path, self._config)} is of a test file that is gone; {what}", False))
 
     def _note_unused(self, path: Path, unused: list[tuple[GoldenKey, str | None]], state: str) -> None:
         self._unused_states |= {_Place(str(path), key, device or ""): state for key, device in unused}
@@ -288,21 +299,6 @@ class GoldenHooks:
 
     # What is to be written, and what no test uses
 
-    def _pending(self) -> dict[str, list[dict[str, Any]]]:
-        """Return what tests that passed want to be written, by file; say how many did not pass."""
-        found: dict[str, list[dict[str, Any]]] = {}
-        failed = 0
-        for test in self._tests.values():
-            new = [one for one in test.used if one["text"] is not None]
-            if not (test.passed and test.ended):
-                failed += len(new)
-                continue
-            for one in new:
-                found.setdefault(one["path"], []).append(one)
-        if failed:
-            self._lines.append((f"{plural(failed, 'golden')} not written: the test did not pass", False))
-        return found
-
     def _unused(self, path: Path, file: GoldenFile) -> Iterator[tuple[GoldenKey, str | None]]:
         """Yield goldens that no test uses, and on which device; ``None`` for all, where there is no such test."""
         if not self._is_complete(str(path)):
@@ -316,13 +312,9 @@ class GoldenHooks:
             if not own:
                 yield key, None
             elif all(self._tests[nodeid].passed for nodeid in own):
-                devices = self._devices(own)
+                devices = {one["device"] for nodeid in own for one in self._tests[nodeid].used}
+                devices = devices or {device_class(device_under_test(name)) for name in self._settings.devices}
                 yield from ((key, one) for one in file.goldens[key] if one in devices and (key, one) not in used)
-
-    def _devices(self, tests: set[str]) -> set[str]:
-        """Return the classes of devices that these tests ran on."""
-        known = {one["device"] for nodeid in tests for one in self._tests[nodeid].used}
-        return known or {device_class(device_under_test(name)) for name in self._settings.devices}
 
     def _is_cut_short(self) -> bool:
         return bool(self._workers.lost or self._endings.reason)
@@ -338,12 +330,6 @@ class GoldenHooks:
         return bool(tests) and all(nodeid in self._tests and self._tests[nodeid].ended for nodeid in tests)
 
 
-def _ownerless(directory: Path) -> list[Path]:
-    """Return the files of goldens in a directory of tests whose test file is not there."""
-    found = sorted((directory / DIRECTORY).glob("*.txt"))
-    return [path for path in found if not any((directory / f"{path.stem}{end}").exists() for end in (".py", ""))]
-
-
 def _names_by_file(items: list[pytest.Item]) -> dict[Path, set[str]]:
     """Return the tests of each file; a method of unittest, of which the plugin makes one for each backend, once."""
     found: dict[Path, set[str]] = {}
@@ -351,11 +337,6 @@ def _names_by_file(items: list[pytest.Item]) -> dict[Path, set[str]]:
         name = name_of(item) if isinstance(item, TestCaseFunction) else _full_name(item)
         found.setdefault(item.path, set()).add(name)
     return found
-
-
-def _described(item: pytest.Item) -> list[str]:
-    target = item.stash.get(TARGET, None)
-    return [item.nodeid, name_of(item), target.spec.name if target else ""]
 
 
 def _plain(used: UsedGolden, path: Path) -> dict[str, Any]:
@@ -369,6 +350,3 @@ def _plain(used: UsedGolden, path: Path) -> dict[str, Any]:
         "text": text,
         "state": used.state,
     }
-
-
-__all__ = ["GoldenHooks", "goldens_of", "name_of", "path_of"]

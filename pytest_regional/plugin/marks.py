@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,20 +12,12 @@ from typing import Any
 import pytest
 
 from pytest_regional._base.errors import RegionalValueError
+from pytest_regional._base.files import text_of
 from pytest_regional._base.text import unknown_name
-
-COMPILE_MARK = "regional_compile"
-KNOWN_FAILURE_MARK = "regional_known_failure"
-
-MARKER_LINES = (
-    f"{COMPILE_MARK}(backend=None, device=None, dynamic=None, fullgraph=True, inductor_configs=None, "
-    "pre_grad_pass_timing=None, requires=(), device_requires=(), expects_regions=True, isolate=True): compile with the "
-    "backend under test; skipped unless --regional-backend is given, isolated, counted, and failed when no region was "
-    "compiled.",
-    f'{KNOWN_FAILURE_MARK}(backend, reason, torch=">=2.13", device="cuda", strict=True): the test is known to fail '
-    "with that backend on those torch versions and that kind of device; when it passes, the mark is to be removed and "
-    "the test fails until it is.",
-)
+from pytest_regional._torch.config import TIMINGS
+from pytest_regional.backends.capabilities import Capabilities, present_name, versions_in
+from pytest_regional.harness.devices.device import ALIASES, KINDS, check_device_name, parse_requirement
+from pytest_regional.plugin.fixtures import COMPILE_MARK, KNOWN_FAILURE_MARK
 
 
 @dataclass(frozen=True)
@@ -61,41 +53,34 @@ def compile_mark(item: pytest.Item) -> CompileMark | None:
     Raises:
         RegionalValueError: positional arguments, an unknown keyword, or a value of the wrong kind.
     """
-    return resolve_compile_mark(list(item.iter_markers(COMPILE_MARK)))
-
-
-def resolve_compile_mark(marks: Sequence[pytest.Mark]) -> CompileMark | None:
-    """As :func:`compile_mark`, from the marks themselves, nearest first."""
-    if not marks:
-        return None
     known = [f.name for f in dataclasses.fields(CompileMark)]
+    marks = list(item.iter_markers(COMPILE_MARK))
     merged: dict[str, Any] = {}
-    for mark in reversed(marks):
+    for mark in reversed(marks):  # the nearest comes first
         if mark.args:
             raise RegionalValueError(f"{COMPILE_MARK} takes keywords only, got {mark.args!r}")
         for name, value in mark.kwargs.items():
             if name not in known:
                 raise RegionalValueError(f"{COMPILE_MARK}: {unknown_name('keyword', name, known)}")
             merged[name] = _checked(name, value)
-    return CompileMark(**merged)
+    return CompileMark(**merged) if marks else None
 
 
 def _checked(name: str, value: Any) -> Any:
-    if name == "backend":
-        return None if value is None else _different(name, value)
-    if name == "device":
-        return None if value is None else _devices(value)
-    if name == "requires":
+    if value is None and name in ("backend", "device", "dynamic", "inductor_configs", "pre_grad_pass_timing"):
+        return {} if name == "inductor_configs" else None
+    if name in ("backend", "device", "requires", "device_requires"):
         return _strings(name, value)
-    if name == "device_requires":
-        return _device_requirements(value)
     if name == "inductor_configs":
-        return _configs(value)
+        if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+            raise RegionalValueError(
+                f"{COMPILE_MARK}: inductor_configs must be a dict of Inductor settings, not {value!r}"
+            )
+        return dict(value)
     if name == "pre_grad_pass_timing":
-        return _timing(value)
-    if name == "dynamic" and value is None:
-        return None
-    if not isinstance(value, bool):
+        if value not in TIMINGS:
+            raise RegionalValueError(f"{COMPILE_MARK}: {unknown_name('pre_grad_pass_timing', value, TIMINGS)}")
+    elif not isinstance(value, bool):
         raise RegionalValueError(f"{COMPILE_MARK}: {name} must be True or False, not {value!r}")
     return value
 
@@ -104,60 +89,23 @@ def _strings(name: str, value: Any) -> tuple[str, ...]:
     strings = (value,) if isinstance(value, str) else value
     if not isinstance(strings, (tuple, list)) or not all(isinstance(s, str) and s for s in strings):
         raise RegionalValueError(f"{COMPILE_MARK}: {name} must be a name or a tuple of names, not {value!r}")
-    return tuple(strings)
-
-
-def _different(name: str, value: Any) -> tuple[str, ...]:
-    """Check names that a test runs once for each of."""
-    strings = _strings(name, value)
-    if not strings:
-        raise RegionalValueError(f"{COMPILE_MARK}: {name} is empty: name at least one, or leave the keyword out")
-    doubled = sorted({one for one in strings if strings.count(one) > 1})
-    if doubled:
-        raise RegionalValueError(f"{COMPILE_MARK}: {name} lists {', '.join(doubled)} twice")
-    if any("," in one for one in strings):
-        raise RegionalValueError(
-            f"{COMPILE_MARK}: {name} must be a name or a tuple of names, not {value!r}: one string a name"
-        )
-    return strings
-
-
-def _devices(value: Any) -> tuple[str, ...]:
-    from pytest_regional.harness.devices.device import check_device_name
-
-    devices = _different("device", value)
-    for device in devices:
+    if name in ("backend", "device"):  # a test runs once for each of them
+        if not strings:
+            raise RegionalValueError(f"{COMPILE_MARK}: {name} is empty: name at least one, or leave the keyword out")
+        doubled = sorted({one for one in strings if strings.count(one) > 1})
+        if doubled:
+            raise RegionalValueError(f"{COMPILE_MARK}: {name} lists {', '.join(doubled)} twice")
+        if any("," in one for one in strings):
+            raise RegionalValueError(
+                f"{COMPILE_MARK}: {name} must be a name or a tuple of names, not {value!r}: one string a name"
+            )
+    checks: dict[str, Callable[[str], object]] = {"device": check_device_name, "device_requires": parse_requirement}
+    for one in strings if name in checks else ():
         try:
-            check_device_name(device)
+            checks[name](one)
         except RegionalValueError as error:
             raise RegionalValueError(f"{COMPILE_MARK}: {error}") from None
-    return devices
-
-
-def _device_requirements(value: Any) -> tuple[str, ...]:
-    from pytest_regional.harness.devices.device import parse_requirement
-
-    requirements = _strings("device_requires", value)
-    for requirement in requirements:
-        try:
-            parse_requirement(requirement)
-        except RegionalValueError as error:
-            raise RegionalValueError(f"{COMPILE_MARK}: {error}") from None
-    return requirements
-
-
-def _configs(value: Any) -> dict[str, Any]:
-    if value is not None and not (isinstance(value, dict) and all(isinstance(key, str) for key in value)):
-        raise RegionalValueError(f"{COMPILE_MARK}: inductor_configs must be a dict of Inductor settings, not {value!r}")
-    return dict(value or {})
-
-
-def _timing(value: Any) -> str | None:
-    from pytest_regional._torch.config import TIMINGS
-
-    if value is not None and value not in TIMINGS:
-        raise RegionalValueError(f"{COMPILE_MARK}: {unknown_name('pre_grad_pass_timing', value, TIMINGS)}")
-    return value  # type: ignore[no-any-return]
+    return tuple(map(present_name, strings)) if name == "requires" else tuple(strings)
 
 
 def known_failures(item: pytest.Item) -> list[KnownFailure]:
@@ -181,14 +129,6 @@ def _known_failure(mark: pytest.Mark) -> KnownFailure:
         raise RegionalValueError(
             f"{KNOWN_FAILURE_MARK} needs a backend and a reason: got {mark.args!r} {mark.kwargs!r}"
         ) from None
-    _check_known_failure(failure)
-    return failure
-
-
-def _check_known_failure(failure: KnownFailure) -> None:
-    from pytest_regional.backends.capabilities import versions_in
-    from pytest_regional.harness.devices.device import ALIASES, KINDS
-
     if not isinstance(failure.backend, str) or not failure.backend:
         raise RegionalValueError(
             f"{KNOWN_FAILURE_MARK}: backend must be the name of one backend, not {failure.backend!r}"
@@ -205,6 +145,7 @@ def _check_known_failure(failure: KnownFailure) -> None:
         versions_in(failure.torch)
     except ValueError as error:
         raise RegionalValueError(f"{KNOWN_FAILURE_MARK}: torch={error}") from None
+    return failure
 
 
 @dataclass(frozen=True)
@@ -222,6 +163,12 @@ class Line:
         """The reason and the link."""
         return f"{self.reason} ({self.link})"
 
+    def is_of(self, files: set[str]) -> bool:
+        """Return whether the line names tests, and is about one of the test ``files`` or says of no file."""
+        file = self.pattern.partition("::")[0]
+        names_no_file = not file.endswith(".py") and "*" not in file
+        return self.capability is None and (names_no_file or any(fnmatch.fnmatchcase(one, file) for one in files))
+
     @property
     def capability(self) -> str | None:
         """The capability that the line is about, or ``None`` when it names tests."""
@@ -233,12 +180,8 @@ class Line:
             return False
         if self.capability is not None:
             return self.capability in requires
-        return fnmatch.fnmatchcase(nodeid, _literal_brackets(self.pattern))
-
-
-def _literal_brackets(pattern: str) -> str:
-    """Parametrized ids hold brackets; in this file they stand for themselves and only ``*`` and ``?`` are wild."""
-    return pattern.replace("[", "[[]")
+        # Ids of parametrized tests hold brackets, which stand for themselves: only ``*`` and ``?`` are wild.
+        return fnmatch.fnmatchcase(nodeid, self.pattern.replace("[", "[[]"))
 
 
 @dataclass
@@ -273,45 +216,27 @@ class KnownFailures:
         return [
             f"{line.source}: {line.pattern!r} matches no test: remove the line, or correct its pattern"
             for line in self.lines
-            if line not in self._matched and _was_collected(line, files)
+            if line not in self._matched and line.is_of(files)
         ]
 
 
-def _was_collected(line: Line, files: set[str]) -> bool:
-    if line.capability is not None:
-        return False
-    file = line.pattern.partition("::")[0]
-    return any(fnmatch.fnmatchcase(collected, file) for collected in files) or not _names_a_file(file)
-
-
-def _names_a_file(pattern: str) -> bool:
-    return pattern.endswith(".py") or "*" in pattern
-
-
-def _lines_of(file: Path) -> list[Line]:
-    from pytest_regional._base.files import text_of  # every run of pytest imports this module
-
+def _lines_of(file: Path) -> Iterator[Line]:
     try:
         text = text_of(file)
     except RegionalValueError as error:
         raise pytest.UsageError(f"known failures: {error}") from error
-    numbered = ((number, line.strip()) for number, line in enumerate(text.split("\n"), 1))
-    return [_parse(line, f"{file}:{number}") for number, line in numbered if line and not line.startswith("#")]
-
-
-def _parse(text: str, source: str) -> Line:
-    parts = [part.strip() for part in text.split("|")]
-    if len(parts) != 4 or not all(parts):
-        raise pytest.UsageError(
-            f"{source}: expected 'backend | test or capability:NAME | reason | link', all four, got {text!r}"
-        )
-    line = Line(parts[0], parts[1], parts[2], parts[3], source)
-    _check_capability(line)
-    return line
-
-
-def _check_capability(line: Line) -> None:
-    from pytest_regional.backends.capabilities import Capabilities
-
-    if line.capability is not None and line.capability not in Capabilities.names():
-        raise pytest.UsageError(f"{line.source}: {unknown_name('capability', line.capability, Capabilities.names())}")
+    for number, written in enumerate(map(str.strip, text.split("\n")), 1):
+        if not written or written.startswith("#"):
+            continue
+        source, parts = f"{file}:{number}", [part.strip() for part in written.split("|")]
+        if len(parts) != 4 or not all(parts):
+            raise pytest.UsageError(
+                f"{source}: expected 'backend | test or capability:NAME | reason | link', all four, got {written!r}"
+            )
+        line = Line(parts[0], parts[1], parts[2], parts[3], source)
+        if line.capability is not None:
+            name = present_name(line.capability)
+            if name not in Capabilities.names():
+                raise pytest.UsageError(f"{source}: {unknown_name('capability', name, Capabilities.names())}")
+            line = dataclasses.replace(line, pattern=f"capability:{name}")
+        yield line

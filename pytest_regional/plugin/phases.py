@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 from pytest_regional._base.limits import MemoryLimit, TimeLimit, memory_limit, time_limit
 from pytest_regional._base.stash import TARGET, is_fuzz_test
@@ -43,13 +44,14 @@ def limits_of(item: pytest.Item) -> Limits:
 class PhaseHooks:
     """Limits, and the heartbeat file.
 
-    Registered after :class:`pytest_regional.plugin.hooks.RunHooks`, so that the limits are around all that it does.
+    Registered after :class:`pytest_regional.plugin.running.MarkedTestHooks`, so that the limits are around all that it
+    does.
     """
 
     def __init__(self, session: RegionalSession) -> None:
         self._session = session
         self._errors = session.errors
-        self._heartbeat = Heartbeat(session.scratch_dir, session.process)
+        self._heartbeat = Heartbeat(session.scratch_dir, session.folder.name)
         #: By worker of pytest-xdist that is gone.
         self._last: dict[str, dict[str, Any]] = {}
 
@@ -93,8 +95,6 @@ class PhaseHooks:
         if TARGET not in item.stash:
             yield
             return
-        import torch  # noqa: F401 - before the clock starts, and never half imported where memory ends
-
         settings = self._session.settings
         # A fuzz test limits the time of each program.
         seconds = None if phase == "call" and is_fuzz_test(item) else settings.timeout
@@ -103,18 +103,14 @@ class PhaseHooks:
             memory_limit(settings.memory) as memory,
         ):
             item.stash[_LIMITS] = Limits(time, memory)
-            self._beat(item, phase)
+            with self._errors.kept(f"writing that {item.nodeid} is in its {phase}"):
+                if phase == "setup":
+                    self._heartbeat.begin(item.nodeid, facts.plain(facts.of(item, item.stash[TARGET], None)))
+                self._heartbeat.phase(phase)
             try:
                 yield
             finally:
                 del item.stash[_LIMITS]
-
-    def _beat(self, item: pytest.Item, phase: str) -> None:
-        with self._errors.kept(f"writing that {item.nodeid} is in its {phase}"):
-            if phase == "setup":
-                known = facts.plain(facts.of(item, item.stash[TARGET], None))
-                self._heartbeat.begin(item.nodeid, known)
-            self._heartbeat.phase(phase)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -136,6 +132,4 @@ class PhaseHooks:
 
 def stderr_of(config: pytest.Config) -> int:
     """Return the standard error past pytest's capture, which pytest keeps for messages of dying processes."""
-    from _pytest.faulthandler import fault_handler_stderr_fd_key
-
     return config.stash.get(fault_handler_stderr_fd_key, 2)

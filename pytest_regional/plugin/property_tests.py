@@ -28,13 +28,7 @@ _SETTINGS = "_hypothesis_internal_use_settings"
 
 @contextlib.contextmanager
 def adapted(item: pytest.Item, regional: Regional, limit: TimeLimit) -> Iterator[None]:
-    """While the context lasts, reset ``regional`` before each example of ``item``'s property test.
-
-    Args:
-        item: any test.
-        regional: its harness.
-        limit: the time limit of the whole test.
-    """
+    """While the context lasts, reset ``regional`` before each example of ``item``'s property test."""
     function: Any = getattr(item, "obj", None)
     if not getattr(function, "is_hypothesis_test", False):
         yield
@@ -59,7 +53,18 @@ def adapted(item: pytest.Item, regional: Regional, limit: TimeLimit) -> Iterator
             raise
 
     handle.inner_test = one_example
-    setattr(owner, _SETTINGS, _answered(settings))
+    import hypothesis
+
+    chosen: Any = settings or hypothesis.settings.default
+    # A compile takes seconds: Hypothesis's default deadline of 200 ms goes. One that the test chose itself is kept.
+    default = hypothesis.settings.get_profile("default").deadline
+    health = hypothesis.HealthCheck
+    answered = hypothesis.settings(
+        parent=chosen,
+        deadline=None if chosen.deadline == default else chosen.deadline,
+        suppress_health_check={health.function_scoped_fixture, health.too_slow, *chosen.suppress_health_check},
+    )
+    setattr(owner, _SETTINGS, answered)
     try:
         yield
     except BaseException:
@@ -74,23 +79,3 @@ def adapted(item: pytest.Item, regional: Regional, limit: TimeLimit) -> Iterator
             delattr(owner, _SETTINGS)
         else:
             setattr(owner, _SETTINGS, settings)
-
-
-def _answered(settings: Any) -> Any:
-    """Return ``settings`` without the health check, and without Hypothesis's default deadline of 200 ms.
-
-    A compile takes seconds. A deadline that the test chose itself is kept.
-    """
-    import hypothesis
-
-    chosen: Any = settings or hypothesis.settings.default
-    default = hypothesis.settings.get_profile("default").deadline
-    return hypothesis.settings(
-        parent=chosen,
-        deadline=None if chosen.deadline == default else chosen.deadline,
-        suppress_health_check={
-            hypothesis.HealthCheck.function_scoped_fixture,
-            hypothesis.HealthCheck.too_slow,
-            *chosen.suppress_health_check,
-        },
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,15 +21,11 @@ from pytest_regional.plugin.workers import ReportingErrors
 if TYPE_CHECKING:
     from pytest_regional.backends.spec import BackendSpec
     from pytest_regional.plugin.marks import CompileMark
-    from pytest_regional.plugin.options import Settings
+    from pytest_regional.plugin.settings import Settings
 
 
 class RegionalSession:
     """Everything the hooks share.
-
-    Args:
-        config: pytest's.
-        settings: of the run.
 
     Attributes:
         config: pytest's.
@@ -43,9 +39,13 @@ class RegionalSession:
         self.config = config
         self.settings = settings
         self.errors = ReportingErrors()
-        self.fuzz_seed = _fuzz_seed(config, settings)
+        drawn = getattr(config, "workerinput", {}).get("regional_fuzz_seed", settings.fuzz_seed)
+        self.fuzz_seed = random.SystemRandom().randrange(2**32) if drawn is None else int(drawn)
         self._specs: dict[str, BackendSpec] = {}
-        self._project = _project_file(config)
+        try:
+            self._project = ProjectFile.read(config.rootpath)
+        except RegionalValueError as error:
+            raise pytest.UsageError(str(error)) from error
         # torch's own imports raise it 14 times in every process that compiles; it would bury warnings of tests.
         config.addinivalue_line("filterwarnings", "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
         files = [settings.known_failures] if settings.known_failures else []
@@ -54,14 +54,14 @@ class RegionalSession:
         self.known_failures = KnownFailures.read(files, names)
 
     @property
-    def process(self) -> str:
-        """What distinguishes this process from others of the run: the worker's name, or ``main``."""
-        return self.config.stash[environment.FOLDER].name
+    def folder(self) -> Path:
+        """The directory of this process. Its name distinguishes it from others of the run."""
+        return self.config.stash[environment.FOLDER]
 
     @property
     def scratch_dir(self) -> Path:
         """The directory of files that the processes of a run leave for each other, also when one crashes."""
-        return self.config.stash[environment.FOLDER].parent / "fuzzing"
+        return self.folder.parent / "fuzzing"
 
     def spec(self, name: str) -> BackendSpec:
         """Return the backend called ``name`` on the command line, loaded once."""
@@ -85,56 +85,23 @@ class RegionalSession:
         device = device or params.get("regional_device") or (mark.device or self.settings.devices)[0]
         return Target(self.spec(backend), device, mark, backend)
 
-    def backend_names(self) -> set[str]:
-        """Return the names of all backends that are installed or under test."""
-        return {*registry.names(), *(self.short_name(name) for name in self.settings.backends)}
-
     def header(self) -> list[str]:
         """Return the lines of pytest's header."""
         lines: list[str] = []
         with self.errors.kept("writing pytest's header"):
-            lines += self._header()
+            torch, settings = installed_version(), self.settings
+            lines.append(
+                f"regional: backend {', '.join(settings.backends)}; device {', '.join(settings.devices)}; "
+                f"torch {torch}; seed {settings.seed}; caches fresh for every test in {self.folder.parent}; "
+                f"compiled kernels {f'kept in {settings.kernel_store}' if settings.kernel_store else 'not kept'}"
+            )
+            if not TESTED[0] <= torch_version() <= TESTED[1]:
+                lines.append(
+                    f"regional: torch {torch} is untested: pytest-regional is tested with torch {tested_versions()}"
+                )
+            if options.text_of(self.config, "fuzz") is not None:
+                lines.append(
+                    f"regional: each fuzz test {settings.fuzz}, drawn from seed {self.fuzz_seed} "
+                    f"(--regional-seed={self.fuzz_seed} draws the same); findings in {settings.findings}"
+                )
         return lines
-
-    def _header(self) -> list[str]:
-        torch = installed_version()
-        backends, devices = ", ".join(self.settings.backends), ", ".join(self.settings.devices)
-        return [
-            f"regional: backend {backends}; device {devices}; torch {torch}; seed {self.settings.seed}; "
-            f"caches fresh for every test in {self.config.stash[environment.FOLDER].parent}; "
-            f"compiled kernels {f'kept in {self.settings.kernel_store}' if self.settings.kernel_store else 'not kept'}",
-            *_untested_torch(),
-            *self._fuzz_header(),
-        ]
-
-    def _fuzz_header(self) -> list[str]:
-        if options.text_of(self.config, "fuzz") is None:
-            return []
-        return [
-            f"regional: each fuzz test {self.settings.fuzz}, drawn from seed {self.fuzz_seed} "
-            f"(--regional-seed={self.fuzz_seed} draws the same); findings in {self.settings.findings}"
-        ]
-
-
-def _untested_torch() -> list[str]:
-    if TESTED[0] <= torch_version() <= TESTED[1]:
-        return []
-    return [
-        f"regional: torch {installed_version()} is untested: pytest-regional is tested with torch {tested_versions()}"
-    ]
-
-
-def _project_file(config: pytest.Config) -> ProjectFile:
-    try:
-        return ProjectFile.read(config.rootpath)
-    except RegionalValueError as error:
-        raise pytest.UsageError(str(error)) from error
-
-
-def _fuzz_seed(config: pytest.Config, settings: Settings) -> int:
-    drawn: dict[str, Any] = getattr(config, "workerinput", {})
-    if "regional_fuzz_seed" in drawn:
-        return int(drawn["regional_fuzz_seed"])
-    if settings.fuzz_seed is not None:
-        return settings.fuzz_seed
-    return random.SystemRandom().randrange(2**32)

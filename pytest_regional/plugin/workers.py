@@ -13,7 +13,7 @@ import json
 import os
 import re
 import traceback
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from os import _exit  # before it is guarded
@@ -32,8 +32,12 @@ if TYPE_CHECKING:
 
 
 def starts_workers(config: pytest.Config) -> bool:
-    """Return whether this process starts workers of pytest-xdist, which run the tests: itself it needs no torch."""
-    return not hasattr(config, "workerinput") and getattr(config.option, "dist", "no") != "no"
+    """Return whether this process starts the workers of pytest-xdist, and runs no test itself.
+
+    The condition under which pytest-xdist registers its ``DSession`` (3.5 to 3.8), which may not be registered yet.
+    """
+    option = config.option
+    return getattr(option, "dist", "no") != "no" and bool(option.tx) and not option.collectonly
 
 
 class WorkerHooks:
@@ -55,31 +59,37 @@ class WorkerHooks:
         """Give all workers one seed of fuzz tests, and each its own place."""
         node.workerinput["regional_fuzz_seed"] = self._session.fuzz_seed
         with self._errors.kept(f"giving worker {node.gateway.id} its own GPU"):
-            place = self._places[node.gateway.id] = free_place(self._places.values())
-            if there_is_a_choice(os.environ):
+            taken = self._places.values()
+            # The least place that no living worker has.
+            place = next(place for place in range(len(taken) + 1) if place not in taken)
+            self._places[node.gateway.id] = place
+            if len(visible_gpus(os.environ.get(VARIABLE))) > 1:
                 # The worker's input reaches it after conftest files may have imported torch, too late for its GPU.
                 node.gateway.remote_exec(f"import os; os.environ[{PLACE_VARIABLE!r}] = '{place}'").waitclose(60)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
-        """Count xdist workers that died: their last test's facts are missing from the totals."""
+        """Count xdist workers that died: their last test's facts are missing from the totals.
+
+        Of one that was retired print why, and report what failed when it tore its fixtures down, as an error of its
+        last test.
+        """
+        config = self._session.config
         with self._errors.kept(f"putting away what belongs to worker {node.gateway.id}"):
             note = self._retirement.of_worker(node)
             self.lost += error is not None and note is None
             if note is not None:
-                self._replace_retired(node, note)
+                allow_one_more(config)
+                terminal = config.pluginmanager.getplugin("terminalreporter")
+                if terminal is not None:
+                    terminal.write_line(f"\nregional: worker {node.gateway.id} is retired: {note['because']}")
+                if note["error"]:
+                    test, file = note["test"], note["test"].partition("::")[0]
+                    report = pytest.TestReport(test, (file, None, file), {}, "failed", note["error"], "teardown")
+                    report.node = node  # type: ignore[attr-defined]
+                    config.hook.pytest_runtest_logreport(report=report)
             self._errors.add(getattr(node, "workeroutput", {}).get(ATTRIBUTE, ()), node.gateway.id)
             self._places.pop(node.gateway.id, None)
-
-    def _replace_retired(self, node: Any, note: dict[str, Any]) -> None:
-        """Print why a worker was retired, and do not count it as one that died."""
-        allow_one_more(self._session.config)
-        config = self._session.config
-        terminal = config.pluginmanager.getplugin("terminalreporter")
-        if terminal is not None:
-            terminal.write_line(f"\nregional: worker {node.gateway.id} is retired: {note['because']}")
-        for report in teardown_errors(note, node):
-            config.hook.pytest_runtest_logreport(report=report)
 
     @pytest.hookimpl(optionalhook=True, wrapper=True)
     def pytest_xdist_make_scheduler(self) -> Generator[None, Any, Any]:
@@ -110,22 +120,12 @@ class UnrestorableStateError(RegionalError, AssertionError):
 
 
 class Retirement:
-    """Whether this process, and which workers, are retired.
-
-    Args:
-        config: pytest's.
-        scratch_dir: the directory of files between the processes of a run.
-    """
+    """Whether this process, and which workers, are retired."""
 
     def __init__(self, config: pytest.Config, scratch_dir: Path) -> None:
         self._config = config
         self._scratch_dir = scratch_dir
         self._test = self._because = ""
-
-    @property
-    def _is_replaced(self) -> bool:
-        """Whether this is a worker for which another may be started."""
-        return hasattr(self._config, "workerinput") and self._config.option.maxworkerrestart is None
 
     def retire(self, test: str, leaks: Sequence[Leak]) -> str:
         """Retire this process after ``test``, which left ``leaks``; return what to warn of.
@@ -134,7 +134,7 @@ class Retirement:
             UnrestorableStateError: no other process can run the rest.
         """
         what = "; ".join(leak.name for leak in leaks)
-        if not self._is_replaced:
+        if not hasattr(self._config, "workerinput") or self._config.option.maxworkerrestart is not None:
             raise UnrestorableStateError(
                 f"{test} left state that cannot be restored: {what}. Later results of this process cannot be trusted; "
                 f"with pytest-xdist (-n 1) the other tests would run in a new one"
@@ -144,10 +144,18 @@ class Retirement:
         return f"left state that cannot be restored: {what} (this worker is retired, and another runs the other tests)"
 
     def exit_before(self, item: pytest.Item) -> None:
-        """Exit if this process is retired; another one runs ``item``."""
+        """Exit if this process is retired; another one runs ``item``.
+
+        Fixtures of modules and of the session are torn down before, as pytest does after the last test.
+        """
         if not self._because:
             return
-        note = {"because": self._because, "test": self._test, "error": _torn_down(item.session)}
+        failure = ""
+        try:
+            item.session._setupstate.teardown_exact(None)
+        except Exception:  # noqa: BLE001 - reported by the controller
+            failure = traceback.format_exc()
+        note = {"because": self._because, "test": self._test, "error": failure}
         path = self._note_of(self._config.workerinput["workerid"])  # type: ignore[attr-defined]
         path.write_text(json.dumps(note), encoding="utf-8")
         _exit(0)
@@ -164,24 +172,6 @@ class Retirement:
         note: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         path.unlink()
         return note
-
-
-def _torn_down(session: pytest.Session) -> str:
-    """Tear down the fixtures of modules and of the session, as pytest does after the last test; return the failure."""
-    try:
-        session._setupstate.teardown_exact(None)
-    except Exception:  # noqa: BLE001 - reported by the controller
-        return traceback.format_exc()
-    return ""
-
-
-def teardown_errors(note: dict[str, Any], node: Any) -> Iterator[pytest.TestReport]:
-    """Yield, as an error of the last test, what failed when a retired worker tore its fixtures down."""
-    if note["error"]:
-        file = note["test"].partition("::")[0]
-        report = pytest.TestReport(note["test"], (file, None, file), {}, "failed", note["error"], "teardown")
-        report.node = node  # type: ignore[attr-defined]
-        yield report
 
 
 def is_retired(node: Any) -> bool:
@@ -268,9 +258,9 @@ def _mend_each(scheduler: Any) -> None:
 
 def _sendable(value: Any) -> Any:
     """Return ``value`` with texts in place of all that cannot be sent to another process."""
-    import execnet
-
     try:
+        import execnet
+
         execnet.dumps(value)
     except Exception:  # noqa: BLE001 - a test's own object
         if type(value) is dict:
@@ -297,17 +287,6 @@ def allow_one_more(config: pytest.Config) -> None:
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 PLACE_VARIABLE = "PYTEST_REGIONAL_WORKER_PLACE"
-CHOICES = ("one", "all")
-
-
-def free_place(taken: Collection[int]) -> int:
-    """Return the least place that no living worker has."""
-    return next(place for place in range(len(taken) + 1) if place not in taken)
-
-
-def there_is_a_choice(environ: Mapping[str, str], devices: Path = Path("/dev")) -> bool:
-    """Tell whether the caller lets the run see several GPUs."""
-    return len(_visible(environ.get(VARIABLE), devices)) > 1
 
 
 def for_worker(environ: Mapping[str, str], devices: Path = Path("/dev")) -> str | None:
@@ -321,13 +300,14 @@ def for_worker(environ: Mapping[str, str], devices: Path = Path("/dev")) -> str 
         devices: the folder of device files, which are counted where the caller chose nothing.
     """
     worker = re.fullmatch(r"gw(\d+)", environ.get("PYTEST_XDIST_WORKER", ""))
-    visible = _visible(environ.get(VARIABLE), devices)
+    visible = visible_gpus(environ.get(VARIABLE), devices)
     if worker is None or len(visible) < 2:
         return None
     return visible[int(environ.get(PLACE_VARIABLE) or worker[1]) % len(visible)]
 
 
-def _visible(chosen: str | None, devices: Path) -> list[str]:
+def visible_gpus(chosen: str | None, devices: Path = Path("/dev")) -> list[str]:
+    """Return the GPUs that a process sees, of which ``CUDA_VISIBLE_DEVICES`` may have ``chosen`` some."""
     if chosen is None:
         count = sum(1 for path in devices.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name))
         return [str(number) for number in range(count)]

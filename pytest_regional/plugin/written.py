@@ -8,6 +8,7 @@ inputs depend on it, so all backends and devices of the run are named.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import shlex
 import sys
@@ -16,16 +17,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from _pytest._code.code import ExceptionRepr
 from _pytest.pathlib import bestrelpath
 
 from pytest_regional._base.text import encodable, masked_urls
 from pytest_regional.plugin import options
-from pytest_regional.plugin.collection import package_module_of
-from pytest_regional.plugin.evidence import Evidence
+from pytest_regional.plugin.evidence import Evidence, add_text
 from pytest_regional.plugin.session import RegionalSession
 from pytest_regional.report import ci, step_summary
-from pytest_regional.report.document import BAD, RunReport
+from pytest_regional.report.document import BAD
 from pytest_regional.report.facts import Facts
 from pytest_regional.report.outputs import write_report
 from pytest_regional.report.this_run import CollectedFacts, report_of
@@ -40,16 +39,7 @@ if TYPE_CHECKING:
 
 
 class RunOutputs:
-    """Writes what ``--regional-report`` asks for, in the process that was started.
-
-    Args:
-        session: of this process.
-        collected: the facts of all tests, as they come in.
-        endings: knows whether the run finished.
-        workers: knows how many died.
-        evidence: of failed tests.
-        goldens: knows which were used, written and found changed.
-    """
+    """Writes what ``--regional-report`` asks for, in the process that was started."""
 
     def __init__(
         self,
@@ -76,7 +66,7 @@ class RunOutputs:
         if fact is None:
             return
         with self._session.errors.kept(f"adding how to run {report.nodeid} again"):
-            add_rerun(report, self._rerun.of(fact))
+            add_text(report, "regional", f"rerun: {self._rerun.of(fact)}")
 
     def _facts(self) -> list[Facts]:
         facts = self._collected.facts
@@ -85,18 +75,20 @@ class RunOutputs:
                 fact["rerun"] = self._rerun.of(fact)
         return facts
 
-    def _report(self) -> RunReport:
-        root, lost = self._session.config.rootpath, self._workers.lost
-        goldens = self._goldens.states()
-        return report_of(self._session.settings, root, self._facts(), goldens, lost, self._endings.reason)
-
     def write(self) -> None:
         """Write all but what is printed."""
         outputs, errors = self._session.settings.reports, self._session.errors
         if not outputs:
             return
         with errors.kept("writing the report"):
-            report = self._report()
+            report = report_of(
+                self._session.settings,
+                self._session.config.rootpath,
+                self._facts(),
+                self._goldens.states(),
+                self._workers.lost,
+                self._endings.reason,
+            )
             for path in outputs.files:
                 with errors.kept(f"writing {path}"):
                     self._try(path, partial(write_report, report, path))
@@ -145,16 +137,13 @@ _FINDINGS = 3
 
 
 class RerunCommands:
-    """Makes the commands of one run.
-
-    Args:
-        session: of the process that was started.
-    """
+    """Makes the commands of one run."""
 
     def __init__(self, session: RegionalSession) -> None:
         self._session = session
         self._config = session.config
-        arguments = [*_from_environment(), *map(str, session.config.invocation_params.args)]
+        from_environment = shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
+        arguments = [*from_environment, *map(str, session.config.invocation_params.args)]
         options.give_bare_options_their_values(arguments)
         # It is printed on pages that many people read.
         self._given = [masked_urls(one) for one in _repeated(arguments)]
@@ -165,44 +154,35 @@ class RerunCommands:
         return encodable(shlex.join(self._replayed(fact, findings) if findings else self._tested(fact)))
 
     def _tested(self, fact: Facts) -> list[str]:
-        settings = self._session.settings
+        settings, config = self._session.settings, self._config
+        root, here = config.rootpath, config.invocation_params.dir
+        # Ids begin at pytest's root. A test of an installed package is named as a module.
+        file, colons, name = fact["test"].partition("::")
+        if config.option.pyargs and not (root / file).exists():
+            ours = file.startswith("suites/") and importlib.util.find_spec("pytest_regional.suites") is not None
+            module = file.removesuffix(".py").replace("/", ".")
+            test = ["--pyargs", f"{'pytest_regional.' if ours else ''}{module}{colons}{name}"]
+        else:
+            test = [bestrelpath(here, root / file) + colons + name]
         # What `auto` means is another device on another machine.
         devices = settings.devices if settings.devices != ("auto",) else (fact["device"],)
         seed = self._session.fuzz_seed if "shard" in fact else settings.seed
-        return [
-            *_program(),
-            *self._id_of(fact["test"]),
+        command = [
+            # How pytest was started: `python -m pytest` finds modules in the working directory, too.
+            *(["python", "-m", "pytest"] if os.path.basename(sys.argv[0]) == "__main__.py" else ["pytest"]),
+            *test,
             f"--regional-backend={','.join(settings.backends)}",
             f"--regional-device={','.join(devices)}",
             f"--regional-seed={seed}",
             *self._given,
-            *self._rootdir(),
-            *self._workers(fact),
         ]
-
-    def _id_of(self, test: str) -> list[str]:
-        """Return the id of ``test`` for the directory that pytest was started in; ids begin at its root.
-
-        A test of an installed package is named as a module.
-        """
-        file, colons, name = test.partition("::")
-        path = self._config.rootpath / file
-        if self._config.option.pyargs and not path.exists():
-            return ["--pyargs", package_module_of(file) + colons + name]
-        return [bestrelpath(self._config.invocation_params.dir, path) + colons + name]
-
-    def _workers(self, fact: Facts) -> list[str]:
-        """Return how many workers: none, unless one's part of a fuzz test is not there without the others."""
-        if not self._config.pluginmanager.hasplugin("xdist"):
-            return []
-        return [f"-n{len(self._config.option.tx)}" if fact.get("shard") else "-n0"]
-
-    def _rootdir(self) -> list[str]:
-        """Return the root where pytest would take another one for a single test: without a file of settings."""
-        if self._config.inipath is not None or any(one.startswith("--rootdir") for one in self._given):
-            return []
-        root, here = self._config.rootpath, self._config.invocation_params.dir
-        return [] if root == here else [f"--rootdir={bestrelpath(here, root)}"]
+        # Without a file of settings, pytest would take another root for a single test.
+        if config.inipath is None and root != here and not any(one.startswith("--rootdir") for one in self._given):
+            command.append(f"--rootdir={bestrelpath(here, root)}")
+        if config.pluginmanager.hasplugin("xdist"):
+            # No workers, unless one's part of a fuzz test is not there without the others.
+            command.append(f"-n{len(config.option.tx)}" if fact.get("shard") else "-n0")
+        return command
 
     def _replayed(self, fact: Facts, findings: Sequence[dict[str, Any]]) -> list[str]:
         paths = [Path(one["script"]).with_suffix(".json") for one in findings]
@@ -216,15 +196,6 @@ class RerunCommands:
             *(bestrelpath(self._config.invocation_params.dir, path) for path in paths),
             *backend,
         ]
-
-
-def _program() -> list[str]:
-    """Return how pytest was started: ``python -m pytest`` finds modules in the working directory, too."""
-    return ["python", "-m", "pytest"] if os.path.basename(sys.argv[0]) == "__main__.py" else ["pytest"]
-
-
-def _from_environment() -> list[str]:
-    return shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
 
 
 def _repeated(arguments: Sequence[str]) -> Iterator[str]:
@@ -246,14 +217,3 @@ def _repeated(arguments: Sequence[str]) -> Iterator[str]:
     for name, *_ in _KEPT:
         for value in dict.fromkeys(given[name]):
             yield from (f"{name}={value}",) if name.startswith("--") else (name, value)
-
-
-def add_rerun(report: pytest.TestReport, command: str) -> None:
-    """Add the line with ``command`` to what pytest says of a failure, in JUnit files too."""
-    line, said = f"rerun: {command}", report.longrepr
-    if isinstance(said, str):
-        report.longrepr = f"{said.rstrip()}\n{line}"
-    elif isinstance(said, ExceptionRepr):
-        said.addsection("regional", line)
-    else:
-        report.sections.append(("regional", line))

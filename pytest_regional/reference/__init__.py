@@ -2,13 +2,13 @@
 
 Read in this order: ``regions`` (annotations and region keys, names of nodes), ``effects`` (order that must be kept),
 ``partition`` (the plan, computed on numbers), ``gradients`` (regions of gradients), ``extract`` (partitions as
-submodules, their symbols), ``compile_regions`` (submodules as compiled callables, strides, failures),
+submodules, their symbols), ``compile_regions`` (submodules as compiled callables, equal ones once, strides, failures),
 ``regional_inductor`` (all of it as one graph pass), ``dynamo_backend`` (the pass as ``torch.compile`` backend). Then
-``fingerprint`` (identical regions compiled once), ``ordering`` (order edges: in a graph, through Inductor's own trace,
-of whole regions), ``overlap`` (collectives next to compute), ``pass_uuids`` (passes on Dynamo's graph), ``caching``
-(results of whole graphs, on disk and across machines), ``artifacts`` (results as the user's files), ``explanation``
-(the plan as text), ``options`` (the user's options). Whole models are in ``pipeline`` (capture, passes, compile;
-``pass_protocol``), ``passes`` and ``full_inductor``. May import: ``_torch``, ``_base``; never pytest or the harness.
+``ordering`` (order edges: in a graph, through Inductor's own trace, of whole regions), ``overlap`` (collectives next to
+compute), ``pass_protocol`` (graph passes, and those on Dynamo's graph), ``caching`` (results of whole graphs, on disk
+and across machines), ``artifacts`` (results as the user's files), ``explanation`` (the plan as text), ``options`` (the
+user's options). Whole models are in ``pipeline`` (capture, passes, compile), ``passes`` and ``full_inductor``. May
+import: ``_torch``, ``_base``; never pytest or the harness.
 """
 
 from pytest_regional.reference.artifacts import (

@@ -27,11 +27,12 @@ from pytest_regional.reference.caching.container import (
     ArtifactError,
     ArtifactNotFoundError,
     CacheWarning,
-    UnsavableGraphError,
+    UnstorableError,
     WrongKindError,
     read_artifact,
     write_artifact,
 )
+from pytest_regional.reference.caching.outer import UNUSABLE
 from pytest_regional.reference.caching.program import RegionCode
 from pytest_regional.reference.compile_regions import as_graph_target
 from pytest_regional.reference.dynamo_backend import compile_dynamo_graph
@@ -149,7 +150,9 @@ def compile_region(
     """
     settings = checked_settings(configs or {}, name)
     compile_function = standalone_compile()
-    copied = torch.fx.GraphModule(gm, _copied(gm.graph))
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    copied = torch.fx.GraphModule(gm, graph)
     with training_artifacts(), without_donation(), region_compile_settings(settings, name):
         artifact = compile_function(
             copied, list(inputs), dynamic_shapes="from_example_inputs", aot=True, **donation_arguments(compile_function)
@@ -167,7 +170,10 @@ def load(path: PathLike, module: torch.nn.Module | None = None) -> CompiledProgr
     Raises:
         ArtifactError: its subclass tells what is wrong with the file, the message also what to do.
     """
-    kind, payload = _read(Path(path))
+    try:
+        kind, payload = PROGRAM, read_artifact(Path(path), PROGRAM)
+    except WrongKindError:
+        kind, payload = REGION, read_artifact(Path(path), REGION)
     with loadable(Path(path)):
         if kind == REGION:
             return CompiledRegion(pickle.loads(payload).load())
@@ -192,13 +198,15 @@ def load_or_compile(
     """
     try:
         loaded = load(path, fn if isinstance(fn, torch.nn.Module) else None)
-        if isinstance(loaded, CompiledProgram):
-            return loaded
-        raise WrongKindError(f"{path} holds a {REGION}, not a {PROGRAM}. Name another file.")
     except ArtifactNotFoundError:
         pass
     except ArtifactError as error:
         warnings.warn(f"compiled again: {error}", CacheWarning, stacklevel=2)
+    else:
+        if isinstance(loaded, CompiledProgram):
+            return loaded
+        message = f"compiled again: {path} holds a {REGION}, not a {PROGRAM}. Name another file."
+        warnings.warn(message, CacheWarning, stacklevel=2)
     compiled = compile_program(fn, *inputs, dynamic=dynamic, options=options)
     try:
         compiled.save(path)
@@ -212,19 +220,6 @@ def _call_module(module: torch.nn.Module, *inputs: Any) -> Any:
     return module(*inputs)
 
 
-def _read(path: Path) -> tuple[str, bytes]:
-    try:
-        return PROGRAM, read_artifact(path, PROGRAM)
-    except WrongKindError:
-        return REGION, read_artifact(path, REGION)
-
-
-def _copied(graph: torch.fx.Graph) -> torch.fx.Graph:
-    copied = torch.fx.Graph()
-    copied.output(copied.graph_copy(graph, {}))
-    return copied
-
-
 @contextlib.contextmanager
 def savable() -> Iterator[None]:
     """Turn errors of pickling into an UnsavableArtifactError."""
@@ -232,16 +227,9 @@ def savable() -> Iterator[None]:
         yield
     except MissingTorchSymbolError:
         raise
-    except UnsavableGraphError as error:
+    except UnstorableError as error:
         raise UnsavableArtifactError(f"this cannot be saved: {error}") from error
-    except (
-        pickle.PicklingError,
-        AttributeError,
-        TypeError,
-        RuntimeError,
-        AssertionError,
-        NotImplementedError,
-    ) as error:
+    except (pickle.PicklingError, AttributeError, TypeError, RuntimeError, AssertionError) as error:
         raise UnsavableArtifactError(f"this cannot be saved: {type(error).__name__}: {error}") from error
 
 
@@ -252,15 +240,7 @@ def loadable(path: Path) -> Iterator[None]:
         yield
     except MissingTorchSymbolError:
         raise
-    except (
-        ImportError,
-        AttributeError,
-        LookupError,
-        OSError,
-        TypeError,
-        RuntimeError,
-        pickle.UnpicklingError,
-    ) as error:
+    except UNUSABLE as error:
         raise ArtifactError(
             f"{path} is intact, but cannot be loaded here: {type(error).__name__}: {error}. Import the modules that "
             f"define its operators and functions first, or compile it again."

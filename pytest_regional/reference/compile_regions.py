@@ -1,23 +1,36 @@
-"""Compile extracted regions with Inductor and put the compiled callables into the graph."""
+"""Compile extracted regions with Inductor, equal ones once, and put the compiled callables into the graph.
+
+Fingerprints of partitions: equal up to names means interchangeable. They include ops, arguments, the metadata of every
+value (dtype, device, shape, strides), which inputs and results share memory, symbolic shapes, other annotations, and
+configs. They exclude names, the region's id, and which of the values in between share memory: the ops say that, and the
+metadata of a recomputed op may not.
+"""
 
 from __future__ import annotations
 
 import functools
 import operator
 import warnings
-from collections.abc import Callable, Collection, Iterable, Sequence
+import weakref
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from functools import cached_property
+from typing import Any, Literal
 
 import torch
 import torch.fx
 
-from pytest_regional._base.errors import RegionalError, RegionalWarning
+from pytest_regional._base.errors import RegionalError, RegionalRuntimeError, RegionalWarning
 from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.autograd_cache import note_refused_keys, refused_keys
-from pytest_regional._torch.config import cache_tagged, random_numbers_are_functional, region_compile_settings
-from pytest_regional._torch.dynamo import count_fallback, restart_exceptions
-from pytest_regional._torch.fx_graphs import clone_alone, is_graph_module, node_for_number
+from pytest_regional._torch.config import (
+    cache_tagged,
+    compile_state,
+    random_numbers_are_functional,
+    region_compile_settings,
+)
+from pytest_regional._torch.dynamo import at_dynamo_reset, count_fallback, restart_exceptions
+from pytest_regional._torch.fx_graphs import ANNOTATION, attribute, clone_alone, is_graph_module, node_for_number
 from pytest_regional._torch.inductor import (
     aot_compiled_artifact,
     compiled_output_strides,
@@ -37,10 +50,10 @@ from pytest_regional._torch.tracing import (
     storage_key,
 )
 from pytest_regional.reference.caching.code import region_tag
-from pytest_regional.reference.effects import COLLECTIVE, RANDOM, Edge, effect_classes, element_of, written_arguments
+from pytest_regional.reference.effects import COLLECTIVE, RANDOM, effect_classes, element_of, written_arguments
 from pytest_regional.reference.extract import ExtractedRegion, nodes_of_symbols
 from pytest_regional.reference.ordering.carry_over import compile_in_order
-from pytest_regional.reference.regions import RegionKey, op_names, shortened, source_line
+from pytest_regional.reference.regions import freeze, op_names, shortened, source_line
 
 Strides = Sequence[Any]
 
@@ -55,7 +68,7 @@ def restore_strides(call: torch.fx.Node, actual: Sequence[Strides | None]) -> li
     inputs = {storage_key(argument.meta.get("val")) for argument in call.all_input_nodes}
     restored = []
     for element in [user for user in call.users if user.target is operator.getitem]:
-        index: Any = element.args[1]
+        index = element.args[1]
         expected = element.meta.get("val")
         if storage_key(expected) in {None, *inputs} or expected.layout is not torch.strided or not expected.dim():
             continue
@@ -96,7 +109,13 @@ def restore_input_strides(regions: Sequence[ExtractedRegion], borrowed: Collecti
         if _has_the_strides_of_its_inputs(producer):
             pending += producer.all_input_nodes
         elif node in borrowed if node.op == "placeholder" else COLLECTIVE not in effect_classes(producer):
-            _restore_input(node, first if node.op == "placeholder" else node.next)
+            expected = node.meta.get("val")
+            if not is_fake_tensor(expected) or expected.layout is not torch.strided or not expected.dim():
+                continue
+            if _is_dense(expected.shape, expected.stride(), _memory_order(expected.shape, expected.stride())):
+                users = [user for user in node.users if user.op != "output"]
+                following = first if node.op == "placeholder" else node.next
+                _restore(node, expected, users, following, is_known=False)
 
 
 def _has_the_strides_of_its_inputs(node: torch.fx.Node) -> bool:
@@ -107,15 +126,6 @@ def _has_the_strides_of_its_inputs(node: torch.fx.Node) -> bool:
     return is_pointwise or returns_a_view(node.target) or hides_a_view(node.target)
 
 
-def _restore_input(node: torch.fx.Node, following: torch.fx.Node) -> None:
-    expected = node.meta.get("val")
-    if not is_fake_tensor(expected) or expected.layout is not torch.strided or not expected.dim():
-        return
-    if _is_dense(expected.shape, expected.stride(), _memory_order(expected.shape, expected.stride())):
-        users = [user for user in node.users if user.op != "output"]
-        _restore(node, expected, users, following, is_known=False)
-
-
 def _restore(
     element: torch.fx.Node,
     expected: torch.Tensor,
@@ -124,27 +134,31 @@ def _restore(
     *,
     is_known: bool,
 ) -> None:
-    with element.graph.inserting_before(following):
-        restored = _restored(element, expected, is_known=is_known)
-    # The compiled region ends at the call; nodes after it are not its operators.
-    restored.meta = {key: value for key, value in element.meta.items() if key != "custom"}
-    for user in users:
-        user.replace_input_with(element, restored)
-
-
-def _restored(element: torch.fx.Node, expected: torch.Tensor, *, is_known: bool) -> torch.fx.Node:
+    """Let ``users`` read a copy of ``element`` with the strides of ``expected``, made in front of ``following``."""
     call, aten = element.graph.call_function, torch.ops.aten
-    value, shape = element, list(expected.shape)
-    for dim, stride in enumerate(expected.stride()):
-        if not is_symbolic(stride) and stride == 0:
-            value, shape[dim] = call(aten.slice.Tensor, (value, dim, 0, 1)), 1
-    order = _memory_order(shape, expected.stride())
-    strides = None if _is_dense(shape, expected.stride(), order) else _stride_nodes(element, expected.stride())
-    if strides is None:
-        value = _in_order(value, order, memory_is_known=is_known)
-    else:
-        value = call(copy_to_strides(), (value, strides))
-    return value if shape == list(expected.shape) else call(aten.expand_as.default, (value, element))
+    value, shape, strides = element, list(expected.shape), expected.stride()
+    with element.graph.inserting_before(following):
+        for dim, stride in enumerate(strides):
+            if not is_symbolic(stride) and stride == 0:
+                value, shape[dim] = call(aten.slice.Tensor, (value, dim, 0, 1)), 1
+        order = _memory_order(shape, strides)
+        numbers = None
+        if not _is_dense(shape, strides, order):
+            needed = {str(name) for stride in strides for name in free_symbols(stride)}
+            (region,) = element.all_input_nodes
+            bearers = nodes_of_symbols(needed, [*region.all_input_nodes, element])
+            if not bearers.keys() < needed:  # otherwise no input of the region provides one of the symbols
+                numbers = [node_for_number(element.graph, stride, bearers) for stride in strides]
+        if numbers is None:
+            value = _in_order(value, order, memory_is_known=is_known)
+        else:
+            value = call(copy_to_strides(), (value, numbers))
+        if shape != list(expected.shape):
+            value = call(aten.expand_as.default, (value, element))
+    # The compiled region ends at the call; nodes after it are not its operators.
+    value.meta = {key: entry for key, entry in element.meta.items() if key != "custom"}
+    for user in users:
+        user.replace_input_with(element, value)
 
 
 def _in_order(value: torch.fx.Node, order: list[int], *, memory_is_known: bool) -> torch.fx.Node:
@@ -179,16 +193,6 @@ def _is_dense(shape: Sequence[Any], strides: Strides, order: Sequence[int]) -> b
     return True
 
 
-def _stride_nodes(element: torch.fx.Node, strides: Strides) -> list[Any] | None:
-    """Return ``strides`` as numbers and nodes; None if no input of the region provides a symbol in them."""
-    needed = {str(name) for stride in strides for name in free_symbols(stride)}
-    (region,) = element.all_input_nodes
-    bearers = nodes_of_symbols(element.graph, needed, [*region.all_input_nodes, element])
-    if bearers.keys() < needed:
-        return None
-    return [node_for_number(element.graph, stride, bearers) for stride in strides]
-
-
 Compiled = Callable[..., Sequence[Any]]
 
 
@@ -201,38 +205,32 @@ def as_graph_target(compiled: Compiled, name: str, *, plain: bool) -> Compiled:
         plain: The region's ``makes_plain_values``, kept on the function for serialization.
     """
     direct = inductor_callable(compiled) if plain else None
-    call = _checked_call(compiled) if direct is None else _direct_call(compiled, direct)
+    if direct is None:
+
+        def call(*arguments: Any) -> Sequence[Any]:
+            return compiled(*arguments)
+
+    else:
+        # On its first call a compiled graph checks custom operators and finishes its autotuning.
+        is_first = True
+        is_grad_enabled, profiler_runs = torch.is_grad_enabled, profiler_watch()
+
+        def call(*arguments: Any) -> Sequence[Any]:
+            nonlocal is_first
+            if is_first or profiler_runs() or is_grad_enabled():
+                is_first = False
+                return compiled(*arguments)
+            return direct(list(arguments))
+
     call.__name__ = call.__qualname__ = name
     call.__wrapped__ = compiled  # type: ignore[attr-defined]
     call.makes_plain_values = plain  # type: ignore[attr-defined]
     return call
 
 
-def _checked_call(compiled: Compiled) -> Compiled:
-    def call(*arguments: Any) -> Sequence[Any]:
-        return compiled(*arguments)
-
-    return call
-
-
-def _direct_call(compiled: Compiled, direct: Callable[[list[Any]], Sequence[Any]]) -> Compiled:
-    # On its first call a compiled graph checks custom operators and finishes its autotuning.
-    is_first = True
-    is_grad_enabled, profiler_runs = torch.is_grad_enabled, profiler_watch()
-
-    def call(*arguments: Any) -> Sequence[Any]:
-        nonlocal is_first
-        if is_first or profiler_runs() or is_grad_enabled():
-            is_first = False
-            return compiled(*arguments)
-        return direct(list(arguments))
-
-    return call
-
-
 def makes_plain_values(region: ExtractedRegion) -> bool:
     """Return whether ``region`` maps distinct plain values to new ones, without writes or effects."""
-    inputs = [border.meta.get("val") for border in region.inputs]
+    inputs = [border.meta.get("val") for border in region.borders]
     results = [node.meta.get("val") for node in region.results]
     if not all(_is_plain(value) or is_integer(value) for value in inputs) or not all(map(_is_plain, results)):
         return False
@@ -242,13 +240,11 @@ def makes_plain_values(region: ExtractedRegion) -> bool:
     borrowed, made = {storage_key(value) for value in tensors}, {storage_key(value) for value in results}
     if len(made) < len(results) or not borrowed.isdisjoint(made):
         return False
-    return not any(_touches(node, borrowed) for node in region.partition.nodes)
-
-
-def _touches(node: torch.fx.Node, borrowed: set[int | None]) -> bool:
-    """Return whether ``node`` writes to an input of the region, or has an effect other than random numbers."""
-    written = {storage_key(argument.meta.get("val")) for argument in written_arguments(node)}
-    return bool(written & {None, *borrowed} or effect_classes(node) - {RANDOM})
+    for node in region.partition.nodes:
+        written = {storage_key(argument.meta.get("val")) for argument in written_arguments(node)}
+        if written & {None, *borrowed} or effect_classes(node) - {RANDOM}:
+            return False
+    return True
 
 
 def _is_plain(value: Any) -> bool:
@@ -256,54 +252,11 @@ def _is_plain(value: Any) -> bool:
     return is_fake_tensor(value) and value.layout is torch.strided and not value.requires_grad
 
 
-@dataclass(frozen=True)
-class RegionRequest:
-    """A compiler's input for one region; its graph is written at first access."""
-
-    region: ExtractedRegion
-
-    @property
-    def name(self) -> str:
-        """The region's name in the graph."""
-        return self.region.name
-
-    @property
-    def key(self) -> RegionKey:
-        """The region key: id and configs."""
-        return self.region.partition.key
-
-    @property
-    def module(self) -> torch.fx.GraphModule:
-        """The region's graph, which a compiler may consume."""
-        return self.region.module
-
-    @property
-    def order(self) -> tuple[Edge, ...]:
-        """Pairs ``(before, after)`` of nodes of ``module`` that must run in this order without data flow."""
-        return self.region.order_edges
-
-    def rewritten(self) -> tuple[torch.fx.GraphModule, tuple[Edge, ...]]:
-        """Return a fresh ``module`` that may be consumed, and ``order`` as its nodes."""
-        return self.region.rewritten()
-
-    @property
-    def inputs(self) -> tuple[Any, ...]:
-        """The (fake) values of the region's inputs."""
-        return tuple(border.meta["val"] for border in self.region.inputs)
+#: Compiles one region into a callable that takes its inputs and returns a tuple of its outputs.
+RegionCompiler = Callable[[ExtractedRegion], Compiled]
 
 
-class RegionCompiler(Protocol):
-    """Compiles one region into a callable that takes its inputs and returns a tuple of its outputs."""
-
-    def __call__(self, request: RegionRequest) -> Compiled:
-        """Compile ``request``."""
-
-
-class RegionInputError(RegionalError, RuntimeError):
-    """An input of a region has no value in the trace, so it cannot be compiled."""
-
-
-def compile_with_inductor(request: RegionRequest) -> Compiled:
+def compile_with_inductor(request: ExtractedRegion) -> Compiled:
     """Compile one region through ``torch._inductor.standalone_compile``, with its own configuration patched in."""
     artifact: Compiled = compile_in_order(request.rewritten, functools.partial(_compile_module, request))
     if not isinstance(artifact, aot_compiled_artifact()):
@@ -313,7 +266,7 @@ def compile_with_inductor(request: RegionRequest) -> Compiled:
     return artifact
 
 
-def _compile_module(request: RegionRequest, module: torch.fx.GraphModule) -> Compiled:
+def _compile_module(request: ExtractedRegion, module: torch.fx.GraphModule) -> Compiled:
     compile_function = standalone_compile()
     tag = cache_tagged(region_tag(module))
     with region_compile_settings(request.key.settings, request.name), tag, refused_keys() as refusals:
@@ -337,7 +290,8 @@ def compile_regions(
     The Python code of ``gm`` is stale afterwards.
     """
     for region in regions:
-        compiled = compiler(request_for(region))
+        require_values(region)
+        compiled = compiler(region)
         if is_graph_module(compiled):  # not compiled: it runs as a graph
             gm.add_submodule(region.name, compiled)
             continue
@@ -346,19 +300,14 @@ def compile_regions(
         restore_strides(region.call, compiled_output_strides(compiled, len(region.results)))
 
 
-def request_for(region: ExtractedRegion) -> RegionRequest:
-    """Collect a compiler's input for ``region``.
-
-    Raises:
-        RegionInputError: the trace kept no value for one of its inputs.
-    """
-    for border in region.inputs:
+def require_values(region: ExtractedRegion) -> None:
+    """Raise a ``RegionalRuntimeError`` unless the trace kept a value for each input of ``region``."""
+    for border in region.borders:
         if "val" not in border.meta:
-            raise RegionInputError(
+            raise RegionalRuntimeError(
                 f"input {border.name!r} of {region.name} has no meta['val']: trace the graph with fake tensors, "
                 f"or give regional_inductor the example inputs."
             )
-    return RegionRequest(region)
 
 
 OnRegionError = Literal["raise", "eager"]
@@ -383,7 +332,7 @@ class GuardedCompiler:
         if self.on_region_error not in ("raise", "eager"):
             raise ValueError(f"on_region_error={self.on_region_error!r} is unknown: use 'raise' or 'eager'")
 
-    def __call__(self, request: RegionRequest) -> Compiled:
+    def __call__(self, request: ExtractedRegion) -> Compiled:
         """Compile ``request``.
 
         Raises:
@@ -393,9 +342,16 @@ class GuardedCompiler:
         try:
             return self.compiler(request)
         except Exception as error:
-            if isinstance(error, (*restart_exceptions(), MissingTorchSymbolError, RegionInputError)):
+            if isinstance(error, (*restart_exceptions(), MissingTorchSymbolError)):
                 raise
-            failure = RegionCompileError(_describe(request, error))
+            nodes = request.partition.nodes
+            line = source_line(nodes)
+            where = f", from {line}" if line else ""
+            reason = str(error).strip().splitlines() or [""]
+            failure = RegionCompileError(
+                f"region {request.key.label!r} ({request.name}: {shortened(op_names(nodes))}{where}) did not compile: "
+                f"{type(error).__name__}: {reason[0]}"
+            )
             if spare is None:
                 raise failure from error
             warnings.warn(f"{failure}; it runs eagerly", RegionFallbackWarning, stacklevel=2)
@@ -403,12 +359,196 @@ class GuardedCompiler:
             return spare
 
 
-def _describe(request: RegionRequest, error: Exception) -> str:
-    nodes = request.region.partition.nodes
-    line = source_line(nodes)
-    where = f", from {line}" if line else ""
-    reason = str(error).strip().splitlines() or [""]
-    return (
-        f"region {request.key.label!r} ({request.name}: {shortened(op_names(nodes))}{where}) did not compile: "
-        f"{type(error).__name__}: {reason[0]}"
-    )
+# Their arguments are indices into a table of this process that Dynamo's reset clears.
+_KERNEL_TABLE_OPS = ("triton_kernel_wrapper_mutation", "triton_kernel_wrapper_functional")
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Equal tokens mean interchangeable partitions; ``symbolic`` ones only within one shape environment."""
+
+    token: Hashable
+    symbolic: bool
+
+
+def fingerprint(request: ExtractedRegion) -> Fingerprint:
+    """Describe ``request`` up to names: configs; inputs, attributes and ops; results; order."""
+    description = Description()
+    for border in request.borders:
+        description.add(border.source, "input", description.value(border.meta.get("val")))
+    for source, value in request.attributes.items():
+        description.add(source, "attribute", description.constant(value))
+    for node in request.partition.nodes:
+        description.add_node(node)
+    memory = tuple(description.memory(node.meta.get("val")) for node in request.results)
+    results, order = (description.arguments(request.results), memory), tuple(sorted(request.positions))
+    return Fingerprint((request.key.configs, tuple(description.lines), results, order), description.symbolic)
+
+
+class Description:
+    """A graph as lines of hashable values, with numbers for nodes."""
+
+    def __init__(self) -> None:
+        self.lines: list[Hashable] = []
+        self.symbolic = False
+        self._numbers: dict[torch.fx.Node | None, int] = {}
+        self._storages: dict[int, int] = {}
+
+    def add(self, node: torch.fx.Node | None, *line: Hashable) -> None:
+        """Append a line, whose number identifies ``node`` from then on."""
+        self._numbers[node] = len(self.lines)
+        self.lines.append(line)
+
+    def add_node(self, node: torch.fx.Node) -> None:
+        """Append the line of an op, with its annotations other than the region."""
+        self.symbolic |= getattr(node.target, "__name__", "") in _KERNEL_TABLE_OPS
+        custom = (node.meta.get("custom") if node.op == "call_function" else None) or {}
+        self.add(
+            node,
+            node.op,
+            node.target,
+            self.arguments(node.args),
+            self.arguments(node.kwargs),
+            self.value(node.meta.get("val"), in_between=True),
+            freeze({name: value for name, value in custom.items() if name != ANNOTATION}),
+        )
+
+    def constant(self, value: Any) -> Hashable:
+        """Describe the value of a ``get_attr``: a body by content, anything else by identity."""
+        if not is_graph_module(value):
+            return Identity(value)
+        body = Description()
+        for node in value.graph.nodes:
+            if node.op == "get_attr":
+                body.add(node, "attribute", body.constant(attribute(value, node.target)))
+            elif node.op in ("placeholder", "output"):
+                body.add(node, node.op, body.arguments(node.args), body.value(node.meta.get("val")))
+            else:
+                body.add_node(node)
+        self.symbolic |= body.symbolic
+        return tuple(body.lines)
+
+    def arguments(self, value: Any) -> Hashable:
+        """Describe arguments: nodes by number, symbols by text, others by type and value."""
+        return freeze(self._plain(torch.fx.node.map_arg(value, lambda node: Reference(self._numbers[node]))))
+
+    def _plain(self, value: Any) -> Any:
+        """Convert FX's immutable containers and slices to types that ``freeze`` compares by content."""
+        if isinstance(value, slice):
+            return "slice", *map(self._plain, (value.start, value.stop, value.step))
+        if isinstance(value, Mapping):
+            return {name: self._plain(item) for name, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return tuple(map(self._plain, value))
+        return ("symbol", self._number(value)) if is_symbolic(value) else value
+
+    def value(self, value: Any, *, in_between: bool = False) -> Hashable:
+        """Describe the (fake) value of a node; without its memory where it is neither an input nor a result."""
+        if isinstance(value, (list, tuple)):
+            return tuple(self.value(element, in_between=in_between) for element in value)
+        if not isinstance(value, torch.Tensor):
+            return type(value).__name__, self._number(value)
+        alias = None if in_between else self.memory(value)
+        kind = type(value), value.dtype, str(value.device), str(value.layout), value.requires_grad, alias
+        return *kind, *self._geometry(value)
+
+    def memory(self, value: Any) -> int | None:
+        """Return the number of the storage of a value; None if it has none."""
+        storage = storage_key(value)
+        return None if storage is None else self._storages.setdefault(storage, len(self._storages))
+
+    def _geometry(self, value: torch.Tensor) -> Iterable[Hashable]:
+        yield self._sizes(value.shape)
+        if value.layout is torch.strided:
+            yield self._sizes(value.stride())
+            yield self._number(value.storage_offset())
+
+    def _sizes(self, sizes: Iterable[Any]) -> Hashable:
+        return tuple(map(self._number, sizes))
+
+    def _number(self, value: Any) -> Hashable:
+        if type(value) is int:
+            return value
+        self.symbolic |= is_symbolic(value)
+        return str(value)
+
+
+class Reference(int):
+    """The number of a node, distinguished from an integer argument by its type."""
+
+
+class Identity:
+    """Equal only to an identity of the same object; keeps its object alive, so that its address stays unique."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identity) and self.value is other.value
+
+
+Memory = dict[Hashable, Compiled]
+
+# Weak, so that a compiled region is freed with the last graph that calls it.
+_of_this_process: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary()
+
+
+class SharedCompiler:
+    """A region compiler for one graph that returns the same callable for identical partitions.
+
+    Partitions with symbolic shapes are shared through ``memory``, which must belong to one compile (its forward and
+    backward graph): different shape environments reuse symbol names. With ``across_modules``, others are shared with
+    everything that this process compiled with an equal ``compiler`` and settings since Dynamo's last reset.
+    """
+
+    def __init__(self, compiler: RegionCompiler, memory: Memory | None = None, *, across_modules: bool = False) -> None:
+        self._compiler = compiler
+        self._memory = {} if memory is None else memory
+        self._across_modules = across_modules
+
+    def __call__(self, request: ExtractedRegion) -> Compiled:
+        """Compile ``request``, or return the result for an identical one."""
+        identity = fingerprint(request)
+        key = identity.token, self._state
+        compiled = self._memory.get(key)
+        lasting = self._across_modules and not identity.symbolic
+        if compiled is None and lasting:
+            compiled = _of_this_process.get(self._lasting(key))
+        if compiled is None:
+            compiled = self._compiler(request)
+            if lasting and not is_graph_module(compiled):
+                at_dynamo_reset(clear_caches)
+                _of_this_process[self._lasting(key)] = compiled
+        self._memory[key] = compiled
+        return compiled
+
+    @cached_property
+    def _state(self) -> Hashable:
+        """The current settings for this graph's compile."""
+        return _HashedOnce(freeze(compile_state()))
+
+    def _lasting(self, key: Hashable) -> Hashable:
+        """Distinguish a patched ``standalone_compile`` from the real one, so that counting its calls starts at zero."""
+        return key, self._compiler, standalone_compile()
+
+
+def clear_caches() -> None:
+    """Clear this process's compiled regions; Dynamo's reset does so too."""
+    _of_this_process.clear()
+
+
+class _HashedOnce:
+    """A large hashable value with a cached hash."""
+
+    def __init__(self, value: Hashable) -> None:
+        self._value = value
+        self._hash = hash(value)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _HashedOnce) and self._value == other._value

@@ -17,16 +17,16 @@ from pytest_regional._torch.config import Timing, force_autograd_cache
 from pytest_regional._torch.dynamo import aot_autograd
 from pytest_regional._torch.fx_graphs import preserve_node_meta
 from pytest_regional._torch.inductor import regional_output_code
+from pytest_regional._torch.patching import AnsweredError
 from pytest_regional._torch.tracing import python_dispatcher
-from pytest_regional.reference import fingerprint, pass_uuids
+from pytest_regional.reference import compile_regions, pass_protocol
 from pytest_regional.reference.caching import container, store
-from pytest_regional.reference.caching.outer import KeyFound, OuterCache, annotations_in_pytorchs_key
+from pytest_regional.reference.caching.outer import OuterCache, annotations_in_pytorchs_key
 from pytest_regional.reference.caching.store import open_store
-from pytest_regional.reference.compile_regions import OnRegionError
-from pytest_regional.reference.fingerprint import Memory
+from pytest_regional.reference.compile_regions import Memory, OnRegionError
 from pytest_regional.reference.gradients import partitioner_for
 from pytest_regional.reference.options import BackendOptions, Partitioner
-from pytest_regional.reference.pass_uuids import plan_pre_grad, pre_grad_passes_done
+from pytest_regional.reference.pass_protocol import plan_pre_grad, pre_grad_passes_done
 from pytest_regional.reference.regional_inductor import compile_annotated
 
 
@@ -76,13 +76,13 @@ def regional(
 
 
 def compile_dynamo_graph(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], chosen: BackendOptions, *, key_only: bool = False
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    chosen: BackendOptions,
+    *,
+    found: list[CacheKey] | None = None,
 ) -> Callable[..., Any]:
-    """Compile with merged options.
-
-    Raises:
-        KeyFound: with the key of ``gm`` in the outer cache, if ``key_only`` is set.
-    """
+    """Compile with merged options; with ``found``, add only the key in the outer cache to it, and raise."""
     memory: Memory = {}
 
     def compile_graph(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> torch.fx.GraphModule:
@@ -96,7 +96,7 @@ def compile_dynamo_graph(
             )
 
     plan = plan_pre_grad(chosen.pre_grad_pass_timing)
-    uncached = not key_only and not (chosen.outer_cache and caches_are_on())
+    uncached = found is None and not (chosen.outer_cache and caches_are_on())
     if plan.early or uncached:
         plan.run(gm)
     with pre_grad_passes_done(), preserve_node_meta():
@@ -104,7 +104,7 @@ def compile_dynamo_graph(
             compiler = _seen_by_pytorch_cache(compile_graph)
             with annotations_in_pytorchs_key(gm) if force_autograd_cache() else contextlib.nullcontext():
                 return through_aot_autograd(gm, example_inputs, chosen.partitioner, fw_compiler=compiler)
-        cache = OuterCache(open_store(), chosen, plan, key_only)
+        cache = OuterCache(open_store(), chosen, plan, found)
         return cache.compile(functools.partial(_backend, chosen.partitioner), gm, example_inputs, compile_graph)
 
 
@@ -147,8 +147,8 @@ def _seen_by_pytorch_cache(
 
 def clear_caches() -> None:
     """Clear compiled regions, given warnings, and failed servers; files on disk stay."""
-    fingerprint.clear_caches()
-    pass_uuids.reset_warnings()
+    compile_regions.clear_caches()
+    pass_protocol.reset_warnings()
     container.reset_warnings()
     store.reset_failures()
 
@@ -174,24 +174,20 @@ def cache_key(
         UncacheableGraphError: the outer cache is bypassed for this program; the message says why.
     """
     chosen = BackendOptions.merged(options)
-    found: list[KeyFound] = []
+    found: list[CacheKey] = []
 
     def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        try:
-            return compile_dynamo_graph(gm, example_inputs, chosen, key_only=True)
-        except KeyFound as key:
-            found.append(key)
-            raise
+        return compile_dynamo_graph(gm, example_inputs, chosen, found=found)
 
     try:
         torch.compile(fn, backend=backend, dynamic=dynamic, fullgraph=True)(*inputs)
     except Exception:
-        # Dynamo wraps every exception that ends a compile, KeyFound included.
+        # Dynamo wraps every exception that ends a compile.
         if not found:
             raise
     if not found:
         raise UncacheableGraphError("nothing in it is compiled: Dynamo passed no graph to the backend")
-    key = found[0].key
+    key = found[0]
     if not key.key:
         raise UncacheableGraphError(key.refusal)
     return key.key
@@ -210,8 +206,9 @@ def explain_key(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **optio
     chosen = BackendOptions.merged(options)
     if not (chosen.outer_cache and caches_are_on()):
         return CacheKey("", "the outer cache is switched off")
+    found: list[CacheKey] = []
     try:
-        compile_dynamo_graph(gm, example_inputs, chosen, key_only=True)
-    except KeyFound as found:
-        return found.key
+        compile_dynamo_graph(gm, example_inputs, chosen, found=found)
+    except AnsweredError:
+        return found[0]
     return CacheKey("", "AOTAutograd looks up no cache for it")

@@ -14,15 +14,14 @@ import torch.fx
 
 from pytest_regional._torch.config import backward_lowered_at_once
 from pytest_regional._torch.fx_graphs import called_attributes, use_boxed_codegen
-from pytest_regional.reference.compile_regions import request_for
+from pytest_regional.reference.compile_regions import fingerprint, require_values
 from pytest_regional.reference.dynamo_backend import through_aot_autograd
 from pytest_regional.reference.effects import Barrier, order_edges
-from pytest_regional.reference.extract import ExtractedRegion, bodies_inside, extract_partitions
-from pytest_regional.reference.fingerprint import fingerprint
+from pytest_regional.reference.extract import bodies_inside, extract_partitions
 from pytest_regional.reference.options import Partitioner
 from pytest_regional.reference.ordering.whole_regions import OrderedPlan, plan_in_order
 from pytest_regional.reference.partition import Partition
-from pytest_regional.reference.pass_uuids import run_pre_grad_passes
+from pytest_regional.reference.pass_protocol import plan_pre_grad
 from pytest_regional.reference.regions import op_names, source_line
 
 
@@ -114,7 +113,7 @@ def explain_program(
     compilers = {f"{short}_compiler": note(kind) for short, kind in _KINDS.items()}
 
     def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        run_pre_grad_passes(gm)
+        plan_pre_grad().run(gm)
         return through_aot_autograd(gm, example_inputs, partitioner, **compilers)
 
     with backward_lowered_at_once():
@@ -142,13 +141,11 @@ class Explainer:
 
     first: dict[Any, str] = field(default_factory=dict)
 
-    def explained(self, gm: torch.fx.GraphModule, graph_name: str = "") -> Iterator[ExplainedPartition]:
-        """Yield the partitions of ``gm`` and of the bodies outside of its regions."""
-        yield from self._explained(gm, graph_name, "", set())
-
-    def _explained(
-        self, gm: torch.fx.GraphModule, graph_name: str, path: str, done: set[int]
+    def explained(
+        self, gm: torch.fx.GraphModule, graph_name: str = "", path: str = "", done: set[int] | None = None
     ) -> Iterator[ExplainedPartition]:
+        """Yield the partitions of ``gm``, and of the bodies outside of its regions that are not ``done``."""
+        done = set() if done is None else done
         done.add(id(gm))
         duplicate = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))
         plan = plan_in_order(duplicate.graph)
@@ -156,26 +153,18 @@ class Explainer:
         regions = extract_partitions(duplicate, plan.partitions, plan.edges)
         names = {region.partition: region.name for region in regions}
         for region in regions:
-            divider = dividers.get(region.partition)
-            split = (None, None) if divider is None else divider.in_words(names)
-            yield self._one(region, split, graph_name, path)
+            name, partition = path + region.name, region.partition
+            divider = dividers.get(partition)
+            split_by, split_at = (None, None) if divider is None else divider.in_words(names)
+            require_values(region)
+            original = self.first.setdefault(fingerprint(region).token, graph_name + name)
+            shared = None if original == graph_name + name else original.removeprefix(graph_name)
+            key, ops = partition.key, op_names(partition.nodes)
+            yield ExplainedPartition(name, key.label, key.settings, ops, split_by, split_at, shared)
         carried = bodies_inside(regions)
         for name, body in called_attributes(duplicate).items():
             if id(body) not in done | carried:
-                yield from self._explained(body, graph_name, f"{path}{name}.", done)
-
-    def _one(
-        self,
-        region: ExtractedRegion,
-        split: tuple[str | None, str | None],
-        graph_name: str,
-        path: str,
-    ) -> ExplainedPartition:
-        name, partition = path + region.name, region.partition
-        original = self.first.setdefault(fingerprint(request_for(region)).token, graph_name + name)
-        shared = None if original == graph_name + name else original.removeprefix(graph_name)
-        ops = op_names(partition.nodes)
-        return ExplainedPartition(name, partition.key.label, partition.key.settings, ops, *split, shared)
+                yield from self.explained(body, graph_name, f"{path}{name}.", done)
 
 
 @dataclass(frozen=True)

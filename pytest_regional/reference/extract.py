@@ -26,10 +26,11 @@ from pytest_regional._torch.fx_graphs import (
     region_mark,
     replace_graph,
 )
-from pytest_regional._torch.tracing import free_symbols, is_symbolic, plain_symbol
+from pytest_regional._torch.tracing import free_symbols, plain_symbol
 from pytest_regional.reference.effects import Edge
 from pytest_regional.reference.ordering.edges import add_control_deps, as_dependencies
 from pytest_regional.reference.partition import Partition, PartitionPlan, without_collections
+from pytest_regional.reference.regions import RegionKey
 
 NAME_PREFIX = "compiled_region_"
 
@@ -47,37 +48,44 @@ class RegionInput(NamedTuple):
 
 @dataclass
 class ExtractedRegion:
-    """A partition, its boundary, and its call in the outer graph."""
+    """A partition, its boundary, and its call in the outer graph: a compiler's input for one region."""
 
     name: str
     partition: Partition
     call: torch.fx.Node
-    inputs: list[RegionInput]
+    borders: list[RegionInput]
     results: tuple[torch.fx.Node, ...]
     attributes: Mapping[torch.fx.Node, Any] = field(default_factory=dict)
-    order: tuple[tuple[int, int], ...] = ()
+    positions: tuple[tuple[int, int], ...] = ()
     """Positions in ``partition.nodes``: the first must run before the second without data flow."""
 
     @property
-    def order_edges(self) -> tuple[Edge, ...]:
-        """``order`` as nodes of ``module``."""
-        ops = [node for node in self.module.graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
-        return tuple((ops[a], ops[b]) for a, b in self.order)
+    def key(self) -> RegionKey:
+        """The region key: id and configs."""
+        return self.partition.key
 
-    @cached_property
-    def module(self) -> torch.fx.GraphModule:
-        """The partition as its own graph: one placeholder for each input, a tuple of the results."""
-        return self._written()
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        """The (fake) values of the inputs."""
+        return tuple(border.meta["val"] for border in self.borders)
+
+    @property
+    def order(self) -> tuple[Edge, ...]:
+        """Pairs ``(before, after)`` of nodes of ``module`` that must run in this order without data flow."""
+        ops = [node for node in self.module.graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
+        return tuple((ops[a], ops[b]) for a, b in self.positions)
 
     def rewritten(self) -> tuple[torch.fx.GraphModule, tuple[Edge, ...]]:
         """Replace the consumed ``module``; return the new one with the edges that it has to keep."""
         self.__dict__.pop("module", None)
-        return self.module, self.order_edges
+        return self.module, self.order
 
-    def _written(self) -> torch.fx.GraphModule:
+    @cached_property
+    def module(self) -> torch.fx.GraphModule:
+        """The partition as its own graph: one placeholder for each input, a tuple of the results."""
         graph = torch.fx.Graph()
         copies: dict[torch.fx.Node, torch.fx.Node] = {}
-        for border in self.inputs:
+        for border in self.borders:
             placeholder = graph.placeholder(border.name)
             placeholder.meta = dict(border.meta)
             if border.source is not None:
@@ -126,14 +134,14 @@ def _assign_order(regions: Sequence[ExtractedRegion], edges: Iterable[Edge]) -> 
         if before in homes and after in homes and homes[before][0] is homes[after][0]:
             orders[homes[after][0].name].append((homes[before][1], homes[after][1]))
     for region in regions:
-        region.order = tuple(orders[region.name])
+        region.positions = tuple(orders[region.name])
 
 
 def install_submodules(gm: torch.fx.GraphModule, regions: Iterable[ExtractedRegion]) -> None:
     """Give ``gm`` the regions as submodules that run eagerly, so that it is a valid module again."""
     for region in regions:
-        if region.order:
-            add_control_deps(region.module.graph, as_dependencies(region.order_edges))
+        if region.positions:
+            add_control_deps(region.module.graph, as_dependencies(region.order))
         gm.add_submodule(region.name, region.module)
     gm.recompile()
 
@@ -174,24 +182,20 @@ class _Rewriter:
         sources = dict.fromkeys(
             source for node in partition.nodes for source in node.all_input_nodes if source not in members
         )
-        attributes = {source: self._attribute(source) for source in sources if self._travels(source)}
-        inputs = [self._input(source) for source in sources if source not in attributes]
+        attributes: dict[torch.fx.Node, Any] = {}
+        inputs = []
+        for source in sources:
+            meta = source.meta
+            if source.op == "get_attr":
+                value = attribute(self._gm, source.target)
+                if not isinstance(value, torch.Tensor):
+                    attributes[source] = value
+                    continue
+                meta = {"val": value, **meta}  # a constant without a value in the trace is its own value
+            inputs.append(RegionInput(source.name, source, meta))
         results = tuple(node for node in partition.nodes if any(user not in members for user in node.users))
         call = self._call(partition, inputs, results)
         return ExtractedRegion(str(call.target), partition, call, inputs, results, attributes)
-
-    def _attribute(self, source: torch.fx.Node) -> Any:
-        return attribute(self._gm, str(source.target))
-
-    def _travels(self, source: torch.fx.Node) -> bool:
-        return source.op == "get_attr" and not isinstance(self._attribute(source), torch.Tensor)
-
-    def _input(self, source: torch.fx.Node) -> RegionInput:
-        """Keep the metadata; a constant without a value in the trace is its own value."""
-        meta = source.meta
-        if "val" not in meta and source.op == "get_attr":
-            meta = {**meta, "val": self._attribute(source)}
-        return RegionInput(source.name, source, meta)
 
     def _call(
         self, partition: Partition, inputs: Iterable[RegionInput], results: Iterable[torch.fx.Node]
@@ -235,38 +239,43 @@ class _Bearer:
     dimension: int | None
     value: Any
 
+    def number(self) -> torch.fx.Node:
+        """Return the symbol's node; a size is computed at the graph's insertion point."""
+        if self.dimension is None:
+            return self.node
+        size = self.node.graph.call_function(torch.ops.aten.sym_size.int, (self.node, self.dimension))
+        size.meta["val"] = self.value
+        return size
+
 
 def pass_missing_symbols(gm: torch.fx.GraphModule, regions: Sequence[ExtractedRegion]) -> None:
     """Add to ``regions`` and their calls in ``gm`` the symbols that none of their inputs provides."""
-    calls = {region.call: region for region in regions}
+    inputs = {region.call: region.borders for region in regions}
     bearers: dict[str, _Bearer] = {}
     made: dict[str, torch.fx.Node] = {}
     for node in list(gm.graph.nodes):
-        if node in calls:
-            for symbol in _missing_symbols(calls[node]):
-                if symbol in bearers:
-                    _pass_symbol(calls[node], symbol, bearers[symbol], made)
+        if node in inputs:
+            values = [border.meta.get("val") for border in inputs[node]]
+            bound = {symbol for value in values for symbol, _, _ in _plain_sizes(value)}
+            needed = {str(symbol) for value in values if value is not None for symbol in free_symbols(value)}
+            for symbol in sorted((needed - bound) & bearers.keys()):
+                if symbol not in made:
+                    with gm.graph.inserting_before(node):
+                        made[symbol] = bearers[symbol].number()
+                node.args = (*node.args, made[symbol])
+                inputs[node].append(RegionInput(f"size_{symbol}", None, {"val": bearers[symbol].value}))
         for symbol, bearer in _borne_by(node):
             bearers.setdefault(symbol, bearer)
 
 
-def nodes_of_symbols(
-    graph: torch.fx.Graph, symbols: Collection[str], bearers: Iterable[torch.fx.Node]
-) -> dict[str, torch.fx.Node]:
+def nodes_of_symbols(symbols: Collection[str], bearers: Iterable[torch.fx.Node]) -> dict[str, torch.fx.Node]:
     """Return a node for each of ``symbols`` of ``bearers``; sizes are computed at the graph's insertion point."""
     found: dict[str, torch.fx.Node] = {}
     for node in bearers:
         for symbol, bearer in _borne_by(node):
             if symbol in symbols and symbol not in found:
-                found[symbol] = node if bearer.dimension is None else _size_node(graph, bearer)
+                found[symbol] = bearer.number()
     return found
-
-
-def _missing_symbols(region: ExtractedRegion) -> list[str]:
-    values = [border.meta.get("val") for border in region.inputs]
-    bound = {symbol for value in values for symbol, _, _ in _plain_sizes(value)}
-    needed = {str(symbol) for value in values if value is not None for symbol in free_symbols(value)}
-    return sorted(needed - bound)
 
 
 def _borne_by(node: torch.fx.Node) -> Iterator[tuple[str, _Bearer]]:
@@ -277,27 +286,10 @@ def _borne_by(node: torch.fx.Node) -> Iterator[tuple[str, _Bearer]]:
 
 def _plain_sizes(value: Any) -> Iterator[tuple[str, int | None, Any]]:
     """Yield the symbols that ``value`` is, or has as a size, with the dimension."""
-    sizes: Mapping[int | None, Any] = {}
-    if is_symbolic(value):
-        sizes = {None: value}
-    elif isinstance(value, torch.Tensor):
-        sizes = dict(enumerate(value.shape))
-    for dimension, size in sizes.items():
+    sizes: Iterable[tuple[int | None, Any]] = [(None, value)]
+    if isinstance(value, torch.Tensor):
+        sizes = enumerate(value.shape)
+    for dimension, size in sizes:
         symbol = plain_symbol(size)
         if symbol is not None:
             yield symbol, dimension, size
-
-
-def _pass_symbol(region: ExtractedRegion, symbol: str, bearer: _Bearer, made: dict[str, torch.fx.Node]) -> None:
-    call = region.call
-    if symbol not in made:
-        with call.graph.inserting_before(call):
-            made[symbol] = bearer.node if bearer.dimension is None else _size_node(call.graph, bearer)
-    call.args = (*call.args, made[symbol])
-    region.inputs.append(RegionInput(f"size_{symbol}", None, {"val": bearer.value}))
-
-
-def _size_node(graph: torch.fx.Graph, bearer: _Bearer) -> torch.fx.Node:
-    size = graph.call_function(torch.ops.aten.sym_size.int, (bearer.node, bearer.dimension))
-    size.meta["val"] = bearer.value
-    return size

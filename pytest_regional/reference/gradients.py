@@ -10,6 +10,7 @@ AOTAutograd copies an op's annotation to its gradients by autograd number. Two k
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from bisect import bisect_left
 from collections import defaultdict
@@ -22,8 +23,6 @@ from pytest_regional._torch.aot_autograd import (
     annotate_like,
     autograd_number,
     has_lost_its_forward_op,
-    is_gradient_of_outer_value,
-    mark_gradient_of_outer_value,
     partition_function,
     stack_of,
 )
@@ -33,6 +32,9 @@ from pytest_regional._torch.operators import is_higher_order_op, is_op_overload,
 from pytest_regional._torch.tracing import current_fake_mode, detect_fake_mode, storage_key
 from pytest_regional.reference.effects import effect_classes, element_of, written_arguments
 from pytest_regional.reference.regions import RegionKey, freeze, read_region_keys
+
+#: Marks sums of gradients: partitioners copy ``meta`` into the backward (2.11 to 2.15).
+_OF_OUTER_VALUE = "regional_gradient_of_outer_value"
 
 
 def annotate_lost_gradients(joint: torch.fx.GraphModule) -> int:
@@ -90,20 +92,15 @@ def mark_sums_of_outer_values(joint: torch.fx.GraphModule) -> int:
     for module in joint.modules():
         if isinstance(module, torch.fx.GraphModule):
             sums = [node for node in module.graph.nodes if _may_be_taken(node)]
-            forward = _first_of_each_number(module.graph) if sums else {}
+            forward: dict[int | None, torch.fx.Node] = {}
+            for node in _ops(module.graph.nodes) if sums else ():
+                if not is_backward_node(node):
+                    forward.setdefault(autograd_number(node), node)
             for node in sums:
                 if any(_leaves_its_region(forward.get(autograd_number(reader))) for reader in _ops(node.users)):
-                    mark_gradient_of_outer_value(node)
+                    node.meta[_OF_OUTER_VALUE] = True
                     marked += 1
     return marked
-
-
-def _first_of_each_number(graph: torch.fx.Graph) -> dict[int | None, torch.fx.Node]:
-    found: dict[int | None, torch.fx.Node] = {}
-    for node in _ops(graph.nodes):
-        if not is_backward_node(node):
-            found.setdefault(autograd_number(node), node)
-    return found
 
 
 def _leaves_its_region(forward: torch.fx.Node | None) -> bool:
@@ -146,7 +143,7 @@ def with_sums_of_gradients(
 
 
 def _may_be_taken(node: torch.fx.Node) -> bool:
-    return node.op == "call_function" and is_gradient_sum(node) and not is_gradient_of_outer_value(node)
+    return node.op == "call_function" and is_gradient_sum(node) and not node.meta.get(_OF_OUTER_VALUE)
 
 
 class _Homes:
@@ -166,7 +163,11 @@ class _Homes:
         for key in dict.fromkeys(key for key in summands.values() if key is not None):
             if all(home == key or self._passes_through(source, key) for source, home in summands.items()):
                 self._possible[node] = key
-        self._regions[node] = self._regions_of(summands)
+        found: set[RegionKey] = set()
+        for source, home in summands.items():
+            found |= self._regions.get(source, frozenset() if home is None else {home})
+        # Of all summands, through sums; more than two make no difference.
+        self._regions[node] = frozenset(sorted(found, key=self._begin.__getitem__)[:2])
 
     def visit_readers(self, node: torch.fx.Node) -> None:
         readers = {self._key_of(reader) for reader in _ops(node.users)}
@@ -176,19 +177,12 @@ class _Homes:
         elif len(readers) == 1 and readers == self._regions[node]:
             self.keys[node] = next(iter(self._regions[node]))
 
-    def _key_of(self, node: torch.fx.Node) -> RegionKey | None:
-        return self.keys.get(element_of(node) or node)
-
     def _passes_through(self, node: torch.fx.Node, key: RegionKey) -> bool:
         early = self._position[node] < self._begin[key]
         return early and any(self._key_of(reader) == key for reader in node.users)
 
-    def _regions_of(self, summands: Mapping[torch.fx.Node, RegionKey | None]) -> frozenset[RegionKey]:
-        """Return the regions of all summands, through sums; at most two, since more make no difference."""
-        found: set[RegionKey] = set()
-        for source, key in summands.items():
-            found |= self._regions.get(source, frozenset() if key is None else {key})
-        return frozenset(sorted(found, key=self._begin.__getitem__)[:2])
+    def _key_of(self, node: torch.fx.Node) -> RegionKey | None:
+        return self.keys.get(element_of(node) or node)
 
 
 def _ops(nodes: Iterable[torch.fx.Node]) -> Iterator[torch.fx.Node]:
@@ -204,21 +198,19 @@ _REPEATING = ("run_with_rng_state", "graphsafe_run_with_rng_state")
 def describe_repeated_draws(graph: torch.fx.Graph) -> None:
     """Give ``meta["val"]`` to repeated RNG ops without it: regions that read them need shape and dtype."""
     for node in graph.nodes:
-        if "val" not in node.meta and str(node.target) in _REPEATING:
-            _describe(node)
+        if "val" in node.meta or str(node.target) not in _REPEATING:
+            continue
+        operator = next(part for part in node.args if is_op_overload(part))
+        behind = node.args[node.args.index(operator) + 1 :]
+        keywords = {key: value for key, value in node.kwargs.items() if key != "rng_state"}
+        arguments, keywords = torch.fx.node.map_arg((behind, keywords), lambda argument: argument.meta["val"])
+        mode = detect_fake_mode((arguments, keywords)) or current_fake_mode()
+        if mode is not None:
+            with mode:
+                node.meta["val"] = operator(*arguments, **keywords)
 
 
-def _describe(node: torch.fx.Node) -> None:
-    operator = next(part for part in node.args if is_op_overload(part))
-    behind = node.args[node.args.index(operator) + 1 :]
-    keywords = {key: value for key, value in node.kwargs.items() if key != "rng_state"}
-    arguments, keywords = torch.fx.node.map_arg((behind, keywords), lambda argument: argument.meta["val"])
-    mode = detect_fake_mode((arguments, keywords)) or current_fake_mode()
-    if mode is not None:
-        with mode:
-            node.meta["val"] = operator(*arguments, **keywords)
-
-
+_WRITING_ONCE_LOWERED = ("auto_functionalized", "triton_kernel_wrapper")
 _UNINITIALISED = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "empty_permuted")
 
 
@@ -240,59 +232,38 @@ def merge_common_subexpressions(graph: torch.fx.Graph) -> int:
     return removed
 
 
-def cse_within_regions(partition_function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap an AOTAutograd partitioner so that our CSE replaces its CSE."""
-
-    def partition(joint_module: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
-        merge_common_subexpressions(joint_module.graph)
-        joint_module.recompile()
-        with without_cse():
-            return partition_function(joint_module, *args, **kwargs)
-
-    return partition
-
-
 def _is_mergeable(node: torch.fx.Node, kept_apart: set[int | None]) -> bool:
-    if node.op != "call_function" or not is_op_overload(node.target) or _name(node) in _UNINITIALISED:
+    if node.op != "call_function" or not is_op_overload(node.target) or op_name(node.target) in _UNINITIALISED:
         return False
     if not isinstance(node.meta.get("val"), torch.Tensor) or effect_classes(node) or written_arguments(node):
         return False
     return all(storage_key(other.meta.get("val")) not in kept_apart for other in (node, *node.all_input_nodes))
 
 
-def _name(node: torch.fx.Node) -> str:
-    target: Any = node.target
-    return op_name(target)
-
-
 def storages_kept_apart(graph: torch.fx.Graph) -> set[int | None]:
     """Return storages that are returned, and so must stay separate, or written to."""
-    written = (argument for node in graph.nodes for argument in written_arguments(node))
-    bases = (argument for node in graph.nodes if _writes_once_lowered(node) for argument in node.all_input_nodes)
-    return _storages([*graph.output_node().all_input_nodes, *written, *bases]) - {None}
-
-
-def _writes_once_lowered(node: torch.fx.Node) -> bool:
-    """Return whether a functional op becomes a writing one when Inductor lowers it: its arguments must differ."""
-    name = str(getattr(node.target, "__name__", ""))
-    return is_higher_order_op(node.target) and name.startswith(("auto_functionalized", "triton_kernel_wrapper"))
-
-
-def _storages(nodes: Iterable[torch.fx.Node]) -> set[int | None]:
-    return {storage_key(node.meta.get("val")) for node in nodes}
+    nodes = list(graph.output_node().all_input_nodes)
+    for node in graph.nodes:
+        nodes += written_arguments(node)
+        # Inductor lowers these functional ops to writing ones, whose arguments must differ.
+        if is_higher_order_op(node.target) and op_name(node.target).startswith(_WRITING_ONCE_LOWERED):
+            nodes += node.all_input_nodes
+    return {storage_key(node.meta.get("val")) for node in nodes} - {None}
 
 
 def partitioner_for(name: str) -> Callable[..., Any]:
     """Return the ``default`` or the ``min_cut`` partitioner; neither moves an op out of its region."""
     function = partition_function(name)
-    if name == "min_cut":
-        function = cse_within_regions(function)
+    merges_ops = name == "min_cut"
 
     def partition(joint_module: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
         annotate_lost_gradients(joint_module)
         mark_sums_of_outer_values(joint_module)
         pick_from_unused_tuples(joint_module.graph)
-        with without_states_of_checkpoints():
+        if merges_ops:
+            merge_common_subexpressions(joint_module.graph)
+            joint_module.recompile()
+        with without_states_of_checkpoints(), without_cse() if merges_ops else contextlib.nullcontext():
             forward, backward = function(joint_module, *args, **kwargs)
         if drop_repeated(forward.graph, backward.graph):
             backward.recompile()

@@ -59,18 +59,14 @@ class BackendOptions:
         chosen = {name: value for name, value in keywords.items() if value is not None}
         for name, value in (given or {}).items():
             if name not in cls.names():
-                raise RegionalValueError(_unknown(name))
+                close = difflib.get_close_matches(str(name), cls.names(), n=1, cutoff=0.5)
+                nearest = f" (nearest: {close[0]})" if close else ""
+                raise RegionalValueError(
+                    f"backend 'regional' has no option {name!r}{nearest}: it has {', '.join(cls.names())}. Settings of "
+                    f"Inductor belong in the annotation of a region, as inductor_configs."
+                )
             if chosen.setdefault(name, value) != value:
                 raise RegionalValueError(
                     f"option {name!r} of backend 'regional' is given twice: {chosen[name]!r} and {value!r}."
                 )
         return cls(**cast("Any", chosen))
-
-
-def _unknown(name: object) -> str:
-    close = difflib.get_close_matches(str(name), BackendOptions.names(), n=1, cutoff=0.5)
-    nearest = f" (nearest: {close[0]})" if close else ""
-    return (
-        f"backend 'regional' has no option {name!r}{nearest}: it has {', '.join(BackendOptions.names())}. Settings of "
-        f"Inductor belong in the annotation of a region, as inductor_configs."
-    )

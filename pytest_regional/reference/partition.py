@@ -98,8 +98,11 @@ def _homes(
     nodes: Sequence[torch.fx.Node], keys: Mapping[torch.fx.Node, RegionKey]
 ) -> dict[torch.fx.Node, RegionKey | None]:
     """Return every node's key: tuple elements have their op's key, dead nodes none."""
+    dead: set[torch.fx.Node] = set()
+    for node in reversed(nodes):
+        if all(user in dead for user in node.users) and not node.is_impure():
+            dead.add(node)
     homes: dict[torch.fx.Node, RegionKey | None] = {}
-    dead = _dead_nodes(nodes)
     for node in nodes:
         producer = element_of(node)
         if producer is not None and producer in homes:
@@ -107,14 +110,6 @@ def _homes(
         else:
             homes[node] = None if node in dead or producer is not None else keys.get(node)
     return homes
-
-
-def _dead_nodes(nodes: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
-    dead: set[torch.fx.Node] = set()
-    for node in reversed(nodes):
-        if all(user in dead for user in node.users) and not node.is_impure():
-            dead.add(node)
-    return dead
 
 
 @dataclass(frozen=True)
@@ -237,7 +232,9 @@ def place_in_program_order(
         runs: The nodes of each run; a run without remaining nodes is removed.
     """
     run_of = {i: number for number, run in enumerate(runs) for i in run}
-    latest = _latest_runs(keys, after, run_of)
+    latest: dict[int, int] = {}  # the last possible run of each node; one that is used outside of its region is fixed
+    for i in sorted(run_of, reverse=True):
+        latest[i] = min((latest[j] if keys[j] == keys[i] else run_of[i] for j in after[i]), default=run_of[i])
     ends = _Ends(keys, runs, [i for i in run_of if latest[i] == run_of[i]], run_of)
     moved: dict[int, int] = {}
     for i in sorted(run_of):
@@ -252,15 +249,6 @@ def place_in_program_order(
     for i in sorted(moved):
         placed[moved[i]].append(i)
     return [run for run in placed if run]
-
-
-def _latest_runs(keys: Sequence[int | None], after: Numbers, run_of: dict[int, int]) -> dict[int, int]:
-    """Return the last possible run of each node; nodes used outside of their region are fixed."""
-    latest: dict[int, int] = {}
-    for i in sorted(run_of, reverse=True):
-        users = (latest[j] if keys[j] == keys[i] else run_of[i] for j in after[i])
-        latest[i] = min(users, default=run_of[i])
-    return latest
 
 
 class _Ends:
@@ -350,29 +338,23 @@ def _levels(dag: Dag) -> tuple[list[int], int]:
             spans[key] = (spans[key][0] if key in spans else i, i)
     levels = [0] * len(dag.keys)
     least = 0
-    for key, span in spans.items():
-        least += _levels_of(dag, key, span, levels)
+    for key, (first, last) in spans.items():
+        count: dict[int, int] = {}
+        deepest = 0
+        for i in range(first, last + 1):
+            mine = dag.keys[i] == key
+            level = 1 if mine else 0
+            for j in dag.before[i]:
+                reached = count.get(j, 0)
+                leaves = mine and reached and dag.keys[j] != key
+                level = max(level, reached + 1 if leaves else reached)
+            if level:
+                count[i] = level
+            if mine:
+                levels[i] = level
+                deepest = max(deepest, level)
+        least += deepest
     return levels, least
-
-
-def _levels_of(dag: Dag, key: int, span: tuple[int, int], levels: list[int]) -> int:
-    """Write the levels of ``key``; only nodes between its first and last member matter."""
-    first, last = span
-    count: dict[int, int] = {}
-    deepest = 0
-    for i in range(first, last + 1):
-        mine = dag.keys[i] == key
-        level = 1 if mine else 0
-        for j in dag.before[i]:
-            reached = count.get(j, 0)
-            leaves = mine and reached and dag.keys[j] != key
-            level = max(level, reached + 1 if leaves else reached)
-        if level:
-            count[i] = level
-        if mine:
-            levels[i] = level
-            deepest = max(deepest, level)
-    return deepest
 
 
 @dataclass
@@ -413,8 +395,10 @@ class _Schedule:
             if not blocked:
                 self._make_ready(i)
         self._run_plain()
-        while (key := self._next_key()) is not None:
-            self._open(key)
+        waiting = self._waiting
+        while self._openable:
+            # The key with the fewest missing nodes on its level; the original order breaks ties.
+            self._open(min(self._openable, key=lambda key: (waiting[key].missing(), waiting[key].earliest)))
             self._run_plain()
         return self._runs
 
@@ -445,11 +429,6 @@ class _Schedule:
             i = self._plain.pop()
             for j in self._unblocked(i, lambda _: True):
                 self._make_ready(j)
-
-    def _next_key(self) -> int | None:
-        """Prefer the key with the fewest missing nodes on its level; the original order breaks ties."""
-        waiting = self._waiting
-        return min(self._openable, key=lambda key: (waiting[key].missing(), waiting[key].earliest), default=None)
 
     def _open(self, key: int) -> None:
         del self._openable[key]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from pytest_regional._torch.config import force_autograd_cache
 from pytest_regional._torch.fx_graphs import called_attributes, preserve_node_meta, set_attribute, use_boxed_codegen
 from pytest_regional._torch.inductor import regional_output_code
 from pytest_regional._torch.tracing import (
+    as_fake,
     compile_lock,
     current_fake_mode,
     detect_fake_mode,
@@ -27,8 +28,10 @@ from pytest_regional._torch.tracing import (
 )
 from pytest_regional.reference.compile_regions import (
     GuardedCompiler,
+    Memory,
     OnRegionError,
     RegionCompiler,
+    SharedCompiler,
     compile_regions,
     compile_with_inductor,
     restore_input_strides,
@@ -40,11 +43,9 @@ from pytest_regional.reference.extract import (
     install_submodules,
     pass_missing_symbols,
 )
-from pytest_regional.reference.fingerprint import Memory, SharedCompiler
 from pytest_regional.reference.gradients import describe_repeated_draws
 from pytest_regional.reference.ordering.whole_regions import plan_in_order, warn_of_unknown_regions
-from pytest_regional.reference.pass_protocol import DEFAULT_GRAPHS, Pass
-from pytest_regional.reference.pass_uuids import OWN_CODE
+from pytest_regional.reference.pass_protocol import DEFAULT_GRAPHS, OWN_CODE, Pass
 
 
 def regional_inductor(
@@ -159,35 +160,35 @@ def _borrowed(graph: torch.fx.Graph, *, is_body: bool) -> set[torch.fx.Node]:
     return {node for node in placeholders if not node.name.startswith(("primals", "tangents"))}
 
 
-@contextlib.contextmanager
-def _tracing_context(gm: torch.fx.GraphModule, example_args: Sequence[object]) -> Iterator[None]:
+def _tracing_context(
+    gm: torch.fx.GraphModule, example_args: Sequence[object]
+) -> contextlib.AbstractContextManager[Any]:
     """Use the ambient tracing context, or make one from the graph's values or the example inputs."""
     if current_fake_mode() is not None:
-        yield
-        return
-    fake_mode = _fake_mode_of(gm)
+        return contextlib.nullcontext()
+    fake_mode = first_fake_mode(gm)
     if fake_mode is None:
-        fake_mode = _propagate(gm, example_args)
-    with tracing(fake_mode):
-        yield
+        inputs = len(gm.graph.find_nodes(op="placeholder"))
+        if inputs != len(example_args):
+            raise RegionalRuntimeError(
+                f"regional_inductor was called outside torch.compile on a graph without fake values, with "
+                f"{len(example_args)} example inputs for {inputs} placeholders: pass one for each, or trace "
+                f"the graph with make_fx(tracing_mode='fake')."
+            )
+        fake_mode = give_fake_values(gm, example_args)
+    return tracing(fake_mode)
 
 
-def _fake_mode_of(gm: torch.fx.GraphModule) -> Any:
+def first_fake_mode(gm: torch.fx.GraphModule) -> Any:
     """Return the fake mode of the first value with one: ``make_fx`` with real tensors gives each its own."""
     modes = (detect_fake_mode([node.meta["val"]]) for node in gm.graph.nodes if "val" in node.meta)
     return next((mode for mode in modes if mode is not None), None)
 
 
-def _propagate(gm: torch.fx.GraphModule, example_args: Sequence[object]) -> Any:
-    placeholders = gm.graph.find_nodes(op="placeholder")
-    if len(placeholders) != len(example_args):
-        raise RegionalRuntimeError(
-            f"regional_inductor was called outside torch.compile on a graph without fake values, with "
-            f"{len(example_args)} example inputs for {len(placeholders)} placeholders: pass one for each, or trace "
-            f"the graph with make_fx(tracing_mode='fake')."
-        )
-    fake_mode = detect_fake_mode(example_args) or new_fake_mode()
-    inputs = [fake_mode.from_tensor(a, static_shapes=True) if isinstance(a, torch.Tensor) else a for a in example_args]
+def give_fake_values(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+    """Give the nodes of ``gm`` fake values that follow from its inputs; return their fake mode."""
+    fake_mode = detect_fake_mode(example_inputs) or current_fake_mode() or new_fake_mode()
+    inputs = [as_fake(value, fake_mode) if isinstance(value, torch.Tensor) else value for value in example_inputs]
     propagate_fake_values(gm, inputs, fake_mode)
     return fake_mode
 

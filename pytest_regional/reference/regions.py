@@ -21,7 +21,7 @@ import torch
 import torch.fx
 
 from pytest_regional._base.region import AnnotationError, AnnotationWarning, misspelt_text
-from pytest_regional._torch.config import inductor_config_names, inductor_config_type
+from pytest_regional._torch.config import INDUCTOR, config_names, inductor_config_type
 from pytest_regional._torch.fx_graphs import REGION_AFTER, REGION_CONFIGS, REGION_ID, misspelt_marks, region_mark
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in .*\n?[ \t]*(.*)')
@@ -31,16 +31,12 @@ _SHOWN_OPS = 8
 
 def op_names(nodes: Iterable[torch.fx.Node]) -> tuple[str, ...]:
     """Return the names of the ops among ``nodes``, in order; picking a tuple element is not an op."""
-    return tuple(_op_name(node) for node in nodes if _is_op(node))
-
-
-def _is_op(node: torch.fx.Node) -> bool:
-    return node.op not in ("placeholder", "get_attr", "output") and node.target is not operator.getitem
-
-
-def _op_name(node: torch.fx.Node) -> str:
-    text = str(node.target)
-    return str(getattr(node.target, "__name__", text)) if text.startswith("<") else text
+    names = []
+    for node in nodes:
+        if node.op not in ("placeholder", "get_attr", "output") and node.target is not operator.getitem:
+            text = str(node.target)
+            names.append(str(getattr(node.target, "__name__", text)) if text.startswith("<") else text)
+    return tuple(names)
 
 
 def shortened(names: Sequence[str]) -> str:
@@ -138,16 +134,29 @@ def _key_from_mapping(value: Mapping[Any, Any], node: torch.fx.Node) -> RegionKe
     known = [REGION_ID, REGION_CONFIGS, REGION_AFTER]
     unknown = [name for name in value if name not in known]
     if unknown:
-        nearest = _nearest(str(unknown[0]), known)
+        of_region = f" of region {value[REGION_ID]!r}" if REGION_ID in value else ""
         raise RegionAnnotationError(
-            f"compile_with_inductor{_of_region(value)} has an unknown entry {unknown[0]!r}{nearest}{_where(node)}: "
-            f"it understands {REGION_ID!r}, {REGION_CONFIGS!r} and {REGION_AFTER!r}."
+            f"compile_with_inductor{of_region} has an unknown entry {unknown[0]!r}{_nearest(str(unknown[0]), known)}"
+            f"{_where(node)}: it understands {REGION_ID!r}, {REGION_CONFIGS!r} and {REGION_AFTER!r}."
         )
-    if REGION_ID not in value:
-        region, label = None, DEFAULT_REGION
-    else:
-        region, label = _region_id(value[REGION_ID], node), str(value[REGION_ID])
-    _check_after(value, label, node)
+    region, label = None, DEFAULT_REGION
+    if REGION_ID in value:
+        name = value[REGION_ID]
+        if not _is_region_id(name):
+            raise RegionAnnotationError(
+                f"{REGION_ID}={name!r} of type {type(name).__name__} is not a region id{_where(node)}: "
+                f"use a string, an integer, an enumeration member, or a tuple of these."
+            )
+        region, label = freeze(name), str(name)
+    after = value.get(REGION_AFTER)
+    if after is not None:
+        if not isinstance(after, (list, tuple)) or not all(map(_is_region_id, after)):
+            raise RegionAnnotationError(
+                f"{REGION_AFTER}={after!r} of region {label!r} is not a list of region ids{_where(node)}: "
+                f"name the regions that must run first, as in ['mlp']."
+            )
+        if REGION_ID in value and value[REGION_ID] in after:
+            raise RegionAnnotationError(f"region {label!r} is to run after itself{_where(node)}.")
     settings = value.get(REGION_CONFIGS)
     settings = {} if settings is None else checked_settings(settings, label, node)
     configs = tuple(sorted((name, freeze(setting)) for name, setting in settings.items()))
@@ -158,32 +167,6 @@ def regions_before(node: torch.fx.Node) -> tuple[Hashable, ...]:
     """Return the ids of the regions that ``node``'s region runs after."""
     _, value = region_mark(node)
     return tuple(value.get(REGION_AFTER) or ()) if isinstance(value, Mapping) else ()
-
-
-def _check_after(value: Mapping[Any, Any], label: str, node: torch.fx.Node) -> None:
-    after = value.get(REGION_AFTER)
-    if after is None:
-        return
-    if not isinstance(after, (list, tuple)) or not all(map(_is_region_id, after)):
-        raise RegionAnnotationError(
-            f"{REGION_AFTER}={after!r} of region {label!r} is not a list of region ids{_where(node)}: "
-            f"name the regions that must run first, as in ['mlp']."
-        )
-    if REGION_ID in value and value[REGION_ID] in after:
-        raise RegionAnnotationError(f"region {label!r} is to run after itself{_where(node)}.")
-
-
-def _of_region(value: Mapping[Any, Any]) -> str:
-    return f" of region {value[REGION_ID]!r}" if REGION_ID in value else ""
-
-
-def _region_id(value: Any, node: torch.fx.Node) -> Hashable:
-    if not _is_region_id(value):
-        raise RegionAnnotationError(
-            f"{REGION_ID}={value!r} of type {type(value).__name__} is not a region id{_where(node)}: "
-            f"use a string, an integer, an enumeration member, or a tuple of these."
-        )
-    return freeze(value)
 
 
 def _is_region_id(value: Any) -> bool:
@@ -203,25 +186,21 @@ def checked_settings(settings: Any, label: str, node: torch.fx.Node | None = Non
             f"{REGION_CONFIGS}={settings!r} of region {label!r} is not a dictionary{_where(node)}: "
             f"map names of torch._inductor.config to values."
         )
+    names = config_names(INDUCTOR)
     for name, value in settings.items():
-        _check_setting(name, value, label, node)
+        if name not in names:
+            raise RegionConfigError(
+                f"Invalid inductor config key '{name}' in region {label!r}{_nearest(str(name), sorted(names))}"
+                f"{_where(node)}. Names are those of torch._inductor.config."
+            )
+        expected = inductor_config_type(name)
+        if not _is_of_type(value, expected):
+            shown = getattr(expected, "__name__", str(expected)) if isinstance(expected, type) else str(expected)
+            raise RegionConfigError(
+                f"inductor config {name!r} of region {label!r} is {value!r} of type {type(value).__name__}, "
+                f"where {shown} is expected{_where(node)}."
+            )
     return dict(settings)
-
-
-def _check_setting(name: Any, value: Any, label: str, node: torch.fx.Node | None) -> None:
-    names = inductor_config_names()
-    if name not in names:
-        raise RegionConfigError(
-            f"Invalid inductor config key '{name}' in region {label!r}{_nearest(str(name), sorted(names))}"
-            f"{_where(node)}. Names are those of torch._inductor.config."
-        )
-    expected = inductor_config_type(name)
-    if not _is_of_type(value, expected):
-        shown = getattr(expected, "__name__", str(expected)) if isinstance(expected, type) else str(expected)
-        raise RegionConfigError(
-            f"inductor config {name!r} of region {label!r} is {value!r} of type {type(value).__name__}, "
-            f"where {shown} is expected{_where(node)}."
-        )
 
 
 def _is_of_type(value: Any, expected: Any) -> bool:

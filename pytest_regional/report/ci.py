@@ -12,11 +12,9 @@ import importlib.metadata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from pytest_regional._base.files import dumps
 from pytest_regional._base.text import encodable, printable
 from pytest_regional.report.document import BAD, OUTCOMES, RunReport, column_of
 from pytest_regional.report.facts import CodeLine, Facts
@@ -125,23 +123,14 @@ _CODE_LINES = 3
 def annotations_of(facts: Sequence[Facts]) -> Iterator[str]:
     """Yield a line for each test that ended badly, the worst first, as many as GitHub shows."""
     for fact in bad_tests(facts)[:MOST]:
-        yield _command(_properties(fact), _message(fact))
-
-
-def _properties(fact: Facts) -> dict[str, str]:
-    place = {"file": fact["file"], "line": str(fact["line"])} if fact.get("file") else {}
-    return {**place, "title": title_of(fact)[:_TITLE]}
-
-
-def _message(fact: Facts) -> str:
-    rerun = [f"rerun: {fact['rerun']}"] if fact.get("rerun") else []
-    code = [f"generated code: {one['file']}:{one['line']}: {one['what']}" for one in kept_code(fact)[:_CODE_LINES]]
-    return "\n".join([*(line[:_CHARACTERS] for line in (*message_and_blame(fact, _LINES), *code)), *rerun])
-
-
-def _command(properties: dict[str, str], message: str) -> str:
-    shown = ",".join(f"{name}={_escaped(value, in_property=True)}" for name, value in properties.items())
-    return f"::error {shown}::{_escaped(message)}"
+        place = {"file": fact["file"], "line": str(fact["line"])} if fact.get("file") else {}
+        properties = {**place, "title": title_of(fact)[:_TITLE]}
+        shown = ",".join(f"{name}={_escaped(value, in_property=True)}" for name, value in properties.items())
+        code = [f"generated code: {one['file']}:{one['line']}: {one['what']}" for one in kept_code(fact)[:_CODE_LINES]]
+        lines = [line[:_CHARACTERS] for line in (*message_and_blame(fact, _LINES), *code)]
+        lines += [f"rerun: {fact['rerun']}"] if fact.get("rerun") else []
+        message = "\n".join(lines)
+        yield f"::error {shown}::{_escaped(message)}"
 
 
 def _escaped(text: str, *, in_property: bool = False) -> str:
@@ -154,42 +143,29 @@ def _escaped(text: str, *, in_property: bool = False) -> str:
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def write_sarif(report: RunReport, path: Path) -> None:
-    """Write the findings of ``report`` to ``path``, whose folder is made."""
-    _write(sarif_of(report), path)
-
-
-def _write(data: Any, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(dumps(data, indent=1) + "\n", encoding="utf-8", errors="backslashreplace")
-
-
 def sarif_of(report: RunReport) -> dict[str, Any]:
-    """Return the log as plain data."""
+    """Return the log of the findings of ``report`` as plain data."""
     findings = findings_of(report.tests)
     rules = {defect.oracle: defect for defect in findings}
+    driver = {
+        "name": "pytest-regional",
+        "version": importlib.metadata.version("pytest-regional"),
+        "rules": [_rule(name, defect) for name, defect in sorted(rules.items())],
+    }
+    # A run that did not finish has not looked for all that an earlier one found.
+    ended = {"exitCodeDescription": printable(report.unfinished)} if report.unfinished else {}
     return {
         "$schema": _SCHEMA,
         "version": "2.1.0",
         "runs": [
             {
-                "tool": {"driver": _driver([_rule(name, defect) for name, defect in sorted(rules.items())])},
-                "invocations": [_invocation(report)],
+                "tool": {"driver": driver},
+                "invocations": [{"executionSuccessful": not report.unfinished, **ended}],
                 "columnKind": "utf16CodeUnits",
                 "results": [_result(defect, sorted(rules)) for defect in findings],
             }
         ],
     }
-
-
-def _driver(rules: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"name": "pytest-regional", "version": importlib.metadata.version("pytest-regional"), "rules": rules}
-
-
-def _invocation(report: RunReport) -> dict[str, Any]:
-    # A run that did not finish has not looked for all that an earlier one found.
-    ended = {"exitCodeDescription": printable(report.unfinished)} if report.unfinished else {}
-    return {"executionSuccessful": not report.unfinished, **ended}
 
 
 def _rule(name: str, defect: FoundDefect) -> dict[str, Any]:
@@ -209,7 +185,12 @@ def _result(defect: FoundDefect, rules: Sequence[str]) -> dict[str, Any]:
     fact, script = defect.fact, defect.script
     rerun = f"\nrerun: {fact['rerun']}" if fact.get("rerun") else ""
     title = encodable(printable(str(defect.found["title"])))
-    related = [(script, 1, "The script that shows it"), *_code_of(defect)]
+    related = [(script, 1, "The script that shows it")]
+    related += [
+        (one["file"], one["line"], f"Generated code: {one['what']}")
+        for one in kept_code(fact)
+        if one.get("finding") == defect.found["name"]
+    ]
     return {
         "ruleId": defect.oracle,
         "ruleIndex": rules.index(defect.oracle),
@@ -228,13 +209,6 @@ def _result(defect: FoundDefect, rules: Sequence[str]) -> dict[str, Any]:
             "hits": defect.hits,
         },
     }
-
-
-def _code_of(defect: FoundDefect) -> Iterator[tuple[str, int, str]]:
-    """Yield lines of the code that was generated for the program of a finding, if its file is kept."""
-    for one in kept_code(defect.fact):
-        if one.get("finding") == defect.found["name"]:
-            yield one["file"], one["line"], f"Generated code: {one['what']}"
 
 
 def _location(path: str, line: int) -> dict[str, Any]:
@@ -259,11 +233,6 @@ _ISSUE_LINES, _ISSUE_CHARACTERS = 3, 500
 _SEVERITIES = {"crashed": "blocker", "not finished": "blocker", "error": "critical", "failed": "critical"}
 
 
-def write_code_quality(report: RunReport, path: Path) -> None:
-    """Write the issues of ``report`` to ``path``, whose folder is made."""
-    _write(list(issues_of(report)), path)
-
-
 def issues_of(report: RunReport) -> Iterator[dict[str, Any]]:
     """Yield an issue for each test that ended badly and for each finding."""
     for fact in bad_tests(report.tests):
@@ -271,15 +240,12 @@ def issues_of(report: RunReport) -> Iterator[dict[str, Any]]:
         place = (fact["file"], fact["line"]) if fact.get("file") else (fact["test"].partition("::")[0], 1)
         # Not the line, nor the message: a failure that stays is the same issue when the file above it changes.
         identity = f"{fact['test']} {column_of(fact)}"
-        yield _issue(f"regional/{fact['outcome'].replace(' ', '-')}", _description(fact), severity, place, identity)
+        said = " ".join(line.strip() for line in message_and_blame(fact, _ISSUE_LINES))
+        description = f"{fact['test']} on {column_of(fact)}: {said}"
+        yield _issue(f"regional/{fact['outcome'].replace(' ', '-')}", description, severity, place, identity)
     for defect in findings_of(report.tests):
         check, title = f"regional/{defect.oracle}", str(defect.found["title"])
         yield _issue(check, title, "critical", defect.place, fingerprints_of(defect)["regionalFinding/v1"])
-
-
-def _description(fact: Facts) -> str:
-    said = " ".join(line.strip() for line in message_and_blame(fact, _ISSUE_LINES))
-    return f"{fact['test']} on {column_of(fact)}: {said}"
 
 
 def _issue(check: str, description: str, severity: str, place: tuple[str, int], identity: str) -> dict[str, Any]:

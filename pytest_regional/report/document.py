@@ -72,29 +72,41 @@ class RunReport:
     goldens: Sequence[Mapping[str, str]] = field(default_factory=list)
     version: int = field(default=VERSION, init=False)
 
-    def write(self, path: Path) -> None:
-        """Write it to ``path``, whose folder is made."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+    def as_json(self) -> str:
+        """Return the text of its file."""
         data = asdict(self)
         for name in ("unfinished", "goldens"):
             if not data[name]:
                 del data[name]  # what reads version 1 need not know of it
-        path.write_text(dumps(data, indent=1) + "\n", encoding="utf-8", errors="backslashreplace")
+        return f"{dumps(data, indent=1)}\n"
 
     @staticmethod
     def read(path: Path) -> RunReport:
-        """Return the report in ``path``.
+        """Return the report in ``path``; of tests, other fields than those of this version may be there and stay.
+
+        It may be cut off, edited, or of another program. What reads it (merging, drawing the page) takes its shape for
+        granted.
 
         Raises:
             DocumentError: no file, no report, or one of a format that this version does not know; says which, and
                 where in the file.
         """
-        return RunReport(**checked_run(read(path, object, "report", most=_LARGEST), path))
-
-
-def key_of(fact: Facts) -> tuple[str, str, str]:
-    """Return what makes facts those of the same test: its node id, the backend and the device."""
-    return fact["test"], fact["backend"], fact["device"]
+        data: Any = read(path, object, "report", most=_LARGEST)
+        if not isinstance(data, dict) or not isinstance(data.get("tests"), list):
+            raise DocumentError(f"{path} is no report: --regional-report=FILE.json writes one")
+        if data.pop("version", None) != VERSION:
+            raise DocumentError(f"{path} has a format that this version does not know: it reads version {VERSION}")
+        try:
+            run = decoded(data, _Run)
+        except DocumentError as error:
+            raise DocumentError(f"{path} is no report: {error}") from error
+        seen = set()
+        for number, test in enumerate(run.tests):
+            key = (test.test, test.backend, test.device)
+            if key in seen:
+                raise DocumentError(f"{path} is no report: tests[{number}] is a duplicate: {ascii(test.test)[:60]}")
+            seen.add(key)
+        return RunReport(**data)
 
 
 def column_of(fact: Facts) -> str:
@@ -112,12 +124,10 @@ def counter_totals(facts: Iterable[Facts]) -> Counter[str]:
 
 def worst_margin(facts: Iterable[Facts]) -> float | None:
     """Return the worst parity margin; what is known to fail, or passed with a failing comparison, is left out."""
-    ratios = [fact["worst_parity"] for fact in facts if fact["worst_parity"] is not None and not _is_wanted(fact)]
+    ended_well = ("passed", "skipped", "known failure")
+    known = [(fact["worst_parity"], fact["outcome"]) for fact in facts]
+    ratios = [ratio for ratio, outcome in known if ratio is not None and (ratio <= 1 or outcome not in ended_well)]
     return max(ratios, default=None)
-
-
-def _is_wanted(fact: Facts) -> bool:
-    return (fact["worst_parity"] or 0) > 1 and fact["outcome"] in ("passed", "skipped", "known failure")
 
 
 def merged(reports: Sequence[RunReport]) -> RunReport:
@@ -127,11 +137,17 @@ def merged(reports: Sequence[RunReport]) -> RunReport:
     by side, with a comma.
     """
     tests: dict[tuple[str, str, str], Facts] = {}
+    goldens: dict[tuple[str, ...], str] = {}
     for report in reports:
         for fact in report.tests:
-            known = tests.setdefault(key_of(fact), fact)
+            # Its node id, the backend and the device.
+            identity = (fact["test"], fact["backend"], fact["device"])
+            known = tests.setdefault(identity, fact)
             if OUTCOMES.index(fact["outcome"]) < OUTCOMES.index(known["outcome"]):
-                tests[key_of(fact)] = fact
+                tests[identity] = fact
+        for one in report.goldens:
+            key, state = tuple(one[name] for name in _GOLDEN_KEY), one["state"]
+            goldens[key] = min(goldens.get(key, state), state, key=GOLDEN_STATES.index)
     return RunReport(
         created=max(report.created for report in reports),
         versions=_joined(report.versions for report in reports),
@@ -140,20 +156,11 @@ def merged(reports: Sequence[RunReport]) -> RunReport:
         tests=list(tests.values()),
         lost_workers=sum(report.lost_workers for report in reports),
         merged_from=sum(report.merged_from for report in reports),
-        goldens=_merged_goldens(reports),
+        goldens=[{**dict(zip(_GOLDEN_KEY, key, strict=True)), "state": state} for key, state in goldens.items()],
     )
 
 
 _GOLDEN_KEY = ("file", "test", "backend", "name", "device")
-
-
-def _merged_goldens(reports: Sequence[RunReport]) -> list[dict[str, str]]:
-    found: dict[tuple[str, ...], str] = {}
-    for report in reports:
-        for one in report.goldens:
-            key, state = tuple(one[name] for name in _GOLDEN_KEY), one["state"]
-            found[key] = min(found.get(key, state), state, key=GOLDEN_STATES.index)
-    return [{**dict(zip(_GOLDEN_KEY, key, strict=True)), "state": state} for key, state in found.items()]
 
 
 def _joined(several: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -236,26 +243,23 @@ def _line(backend: str, names: tuple[str, ...], failed: int, ran: int) -> str:
     them = "it" if len(names) == 1 else "them"
     if failed < ran:
         which = f"{failed} of {ran} tests that need {them}"
+        remedy = "others pass, so it is there: a defect, or the tests ask for more than it says"
     else:
         which = f"the only test that needs {them}" if failed == 1 else f"all {failed} tests that need {them}"
-    return f"{' and '.join(names)} of {backend}: {which} failed; {_remedy(backend, names, failed, ran)}"
-
-
-def _remedy(backend: str, names: tuple[str, ...], failed: int, ran: int) -> str:
-    if failed < ran:
-        return "others pass, so it is there: a defect, or the tests ask for more than it says"
-    if registry.origin(backend) == "built in":
-        return "the backend is built in and claims it, so this is a defect to report"
-    if failed == 1:
-        return "one test does not say whether it is absent or has a defect"
-    if len(names) > 1:
-        return "no test shows which of them is absent, if one is"
-    count = "; or report what is compiled with pytest_regional.report_region" if names == ("region_counts",) else ""
-    return f"declare it absent if it is: {_declared(backend, names[0])}{count}"
-
-
-def _declared(backend: str, name: str) -> str:
-    return f'[tool.pytest-regional.backends.{backend}] disclaims = {{ {name} = "the reason" }} in pyproject.toml'
+        if registry.origin(backend) == "built in":
+            remedy = "the backend is built in and claims it, so this is a defect to report"
+        elif failed == 1:
+            remedy = "one test does not say whether it is absent or has a defect"
+        elif len(names) > 1:
+            remedy = "no test shows which of them is absent, if one is"
+        else:
+            section = f"[tool.pytest-regional.backends.{backend}]"
+            remedy = (
+                f'declare it absent if it is: {section} disclaims = {{ {names[0]} = "the reason" }} in pyproject.toml'
+            )
+            if names == ("region_counts",):
+                remedy += "; or report what is compiled with pytest_regional.report_region"
+    return f"{' and '.join(names)} of {backend}: {which} failed; {remedy}"
 
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -417,29 +421,3 @@ class _Run(Struct, forbid_unknown_fields=True):
     merged_from: Count = 1
     unfinished: str = ""
     goldens: list[_Golden] = []
-
-
-def checked_run(data: Any, path: Path) -> Mapping[str, Any]:
-    """Return the fields of a report; of tests, other fields may be there and stay.
-
-    A report may be cut off, edited, or of another program. Its readers (merging, drawing the page) take its shape for
-    granted.
-
-    Raises:
-        DocumentError: with the first flaw and its place.
-    """
-    if not isinstance(data, dict) or not isinstance(data.get("tests"), list):
-        raise DocumentError(f"{path} is no report: --regional-report=FILE.json writes one")
-    if data.pop("version", None) != VERSION:
-        raise DocumentError(f"{path} has a format that this version does not know: it reads version {VERSION}")
-    try:
-        run = decoded(data, _Run)
-    except DocumentError as error:
-        raise DocumentError(f"{path} is no report: {error}") from error
-    seen = set()
-    for number, test in enumerate(run.tests):
-        key = (test.test, test.backend, test.device)
-        if key in seen:
-            raise DocumentError(f"{path} is no report: tests[{number}] is a duplicate: {ascii(test.test)[:60]}")
-        seen.add(key)
-    return data

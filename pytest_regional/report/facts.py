@@ -15,18 +15,19 @@ repository; empty for a test that is not in it) and ``line`` say where the test 
 its lines. ``message`` is the beginning of the error itself. ``rerun`` is a command that runs the test again, alone; it
 is added where the report is written. ``shard`` is which part of a fuzz test it is, from 0. ``generated_code`` names
 lines of generated code that the failure concerns (:class:`CodeLine`). ``proofs``, only under ``--regional-verify``, is
-what was found out about each kernel: see :func:`proofs_of`. ``new_processes``, only under
+what was found out about each kernel. ``new_processes``, only under
 ``--regional-processes=forkserver``, is how those of ``in_new_process`` started: how many were ``forked``, and by reason
 how many ``interpreters`` there were.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypedDict, cast
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_regional.harness.counters import Event
-    from pytest_regional.harness.record import GraphRecord, RegionRecord
+    from pytest_regional.harness.record import GraphRecord
     from pytest_regional.harness.regional import Regional
 
 
@@ -154,36 +155,58 @@ def place_of(item: pytest.Item, error: pytest.ExceptionInfo[BaseException] | Non
 
 def of(item: pytest.Item, target: Target, regional: Regional | None) -> dict[str, Any]:
     """Return the facts of ``item``."""
-    reports = regional._parity_reports if regional else []
-    # JSON has no infinity, which is how far off a NaN is.
-    ratios = [report.worst_ratio if report.worst_ratio <= LARGEST else LARGEST for report in reports]
-    return {
+    known: dict[str, Any] = {
         "version": 1,
         "test": item.nodeid,
         "suite": suite_of(item.nodeid),
         "backend": target.spec.name,
-        "device": regional.device_under_test.name if regional else _device_name(target.device),
+        "device": target.device,
         "requires": list(target.mark.requires),
-        "counters": dict(regional.counters) if regional else {},
-        "worst_parity": max(ratios, default=None),
-        "compile_seconds": round(sum(one.seconds for one in regional.observer.compile_times), 3) if regional else 0.0,
-        "slowest_compiles": _slowest_compiles(regional) if regional else [],
-        "causes": _causes(regional.observer.log.since()) if regional else {},
+        "counters": {},
+        "worst_parity": None,
+        "compile_seconds": 0.0,
+        "slowest_compiles": [],
+        "causes": {},
         "fuzz": item.stash[FUZZ].facts if FUZZ in item.stash else None,
         "details": None,
         **place_of(item),
-        **proofs_of(regional),
-        **_new_processes_of(regional),
         **({"shard": shard_of(item)} if is_fuzz_test(item) else {}),
-        **({"culprits": [one.as_data() for one in regional.culprits]} if regional and regional.culprits else {}),
     }
-
-
-def _new_processes_of(regional: Regional | None) -> dict[str, Any]:
-    started = regional._new_processes if regional else None
-    if started is None or not (started.forked or started.interpreters):
-        return {}
-    return {"new_processes": {"forked": started.forked, "interpreters": dict(started.interpreters)}}
+    if regional is None:
+        # What `auto` means here, unless it is not on this machine, which is why the test was skipped.
+        with contextlib.suppress(RegionalValueError):
+            known["device"] = device_under_test(target.device).name
+        return known
+    compiles = sorted(regional.observer.compile_times, key=lambda compiled: -compiled.seconds)
+    # JSON has no infinity, which is how far off a NaN is.
+    ratios = [one.worst_ratio if one.worst_ratio <= LARGEST else LARGEST for one in regional._parity_reports]
+    known |= {
+        "device": regional.device_under_test.name,
+        "counters": dict(regional.counters),
+        "worst_parity": max(ratios, default=None),
+        "compile_seconds": round(sum(one.seconds for one in compiles), 3),
+        "slowest_compiles": [{"seconds": round(one.seconds, 3), "what": one.what} for one in compiles[:_KEPT]],
+        "causes": _causes(regional.observer.log.since()),
+    }
+    if regional.verification is not None:
+        known["proofs"] = [
+            {
+                "kernel": kernel.kernel,
+                "config": dict(kernel.config),
+                "digest": kernel.digest,
+                "seconds": round(kernel.seconds, 3),
+                "outcomes": [
+                    {"property": one.property, "verdict": one.verdict, "reason": one.reason} for one in kernel.outcomes
+                ],
+            }
+            for kernel in regional.verification.known()
+        ]
+    started = regional._new_processes
+    if started is not None and (started.forked or started.interpreters):
+        known["new_processes"] = {"forked": started.forked, "interpreters": dict(started.interpreters)}
+    if regional.culprits:
+        known["culprits"] = [one.as_data() for one in regional.culprits]
+    return known
 
 
 def plain(known: dict[str, Any]) -> dict[str, Any]:
@@ -195,25 +218,12 @@ def plain(known: dict[str, Any]) -> dict[str, Any]:
     return cast("dict[str, Any]", json.loads(dumps(known, ensure_ascii=False).encode(errors="replace")))
 
 
-def _slowest_compiles(regional: Regional) -> list[dict[str, Any]]:
-    slowest = sorted(regional.observer.compile_times, key=lambda compiled: -compiled.seconds)[:_KEPT]
-    return [{"seconds": round(compiled.seconds, 3), "what": compiled.what} for compiled in slowest]
-
-
 def _causes(events: Iterable[Event]) -> dict[str, dict[str, int]]:
     found: dict[str, Counter[str]] = {}
     for event in events:
         if event.counter in EXPLAINED:
             found.setdefault(event.counter, Counter())[event.cause.strip().partition("\n")[0][:200]] += 1
     return {name: dict(causes.most_common(_KEPT)) for name, causes in found.items()}
-
-
-def _device_name(name: str) -> str:
-    """Return what ``auto`` means here, for a test that never got as far as a device."""
-    try:
-        return device_under_test(name).name
-    except RegionalValueError:
-        return name  # not on this machine, which is why the test was skipped
 
 
 def suite_of(nodeid: str) -> str:
@@ -230,16 +240,20 @@ def read(report: pytest.TestReport) -> Facts | None:
     raw: Any = getattr(report, ATTRIBUTE, None)
     if raw is None:
         return None
-    failure = encodable(report.longreprtext[-_FAILURE_CHARACTERS:]) if report.failed else ""
-    said = {"phase": report.when, "message": _message(report)} if report.failed else {}
-    return cast("Facts", {**raw, "outcome": _outcome(report), "failure": failure, **said})
-
-
-def _message(report: pytest.TestReport) -> str:
-    """Return the beginning of what the error says, without the source lines that pytest shows around it."""
-    crash = getattr(report.longrepr, "reprcrash", None)
-    said = str(crash.message if crash is not None else report.longrepr)
-    return encodable(said[:_MESSAGE_CHARACTERS])
+    # What pytest-rerunfailures calls an ending that does not count: the test begins again.
+    outcome = "not finished" if report.outcome == "rerun" else str(report.outcome)  # type: ignore[comparison-overlap]
+    if hasattr(report, "wasxfail"):
+        outcome = "known failure" if report.outcome == "skipped" else "unexpected pass"
+    elif report.outcome == "failed" and report.when != "call":
+        outcome = "error"
+    known = {**raw, "outcome": outcome, "failure": ""}
+    if report.failed:
+        # The beginning of what the error says, without the source lines that pytest shows around it.
+        crash = getattr(report.longrepr, "reprcrash", None)
+        said = str(crash.message if crash is not None else report.longrepr)
+        known |= {"phase": report.when, "message": encodable(said[:_MESSAGE_CHARACTERS])}
+        known["failure"] = encodable(report.longreprtext[-_FAILURE_CHARACTERS:])
+    return cast("Facts", known)
 
 
 def failed_at(item: pytest.Item, error: pytest.ExceptionInfo[BaseException]) -> dict[str, str | int]:
@@ -250,38 +264,22 @@ def failed_at(item: pytest.Item, error: pytest.ExceptionInfo[BaseException]) -> 
     return {**place_of(item, error), **({"blame": blame} if isinstance(blame, str) else {})}
 
 
-def _outcome(report: pytest.TestReport) -> str:
-    if hasattr(report, "wasxfail"):
-        return "known failure" if report.outcome == "skipped" else "unexpected pass"
-    if report.outcome == "failed" and report.when != "call":
-        return "error"
-    # What pytest-rerunfailures calls an ending that does not count: the test begins again.
-    outcome: str = report.outcome
-    return "not finished" if outcome == "rerun" else outcome
-
-
 #: Graphs and operators that are named; of a fuzz test there are thousands.
 _GRAPHS, _OPERATORS = 8, 12
 
 
 def plan_of(graphs: Sequence[GraphRecord]) -> str:
     """Return one paragraph for each of the last graphs; empty where there are none."""
-    return "\n".join(_lines(graphs))
-
-
-def _lines(graphs: Sequence[GraphRecord]) -> Iterator[str]:
-    if len(graphs) > _GRAPHS:
-        yield f"({plural(len(graphs) - _GRAPHS, 'earlier graph')} left out)"
+    left_out = len(graphs) - _GRAPHS
+    lines = [f"({plural(left_out, 'earlier graph')} left out)"] if left_out > 0 else []
     for graph in graphs[-_GRAPHS:]:
-        yield f"{graph.kind} graph of {plural(len(graph.ops), 'op')}{'' if graph.regions else ', no regions'}"
-        yield from map(_line, graph.regions)
-
-
-def _line(region: RegionRecord) -> str:
-    ops = ", ".join(region.ops[:_OPERATORS]) + (", ..." if len(region.ops) > _OPERATORS else "")
-    configs = f" with {region.configs}" if region.configs else ""
-    partitions, count = plural(region.partitions, "partition"), plural(len(region.ops), "op")
-    return f"  region {region.name}{configs}: {partitions} of {count} ({ops})"
+        lines.append(f"{graph.kind} graph of {plural(len(graph.ops), 'op')}{'' if graph.regions else ', no regions'}")
+        for region in graph.regions:
+            ops = ", ".join(region.ops[:_OPERATORS]) + (", ..." if len(region.ops) > _OPERATORS else "")
+            configs = f" with {region.configs}" if region.configs else ""
+            partitions, count = plural(region.partitions, "partition"), plural(len(region.ops), "op")
+            lines.append(f"  region {region.name}{configs}: {partitions} of {count} ({ops})")
+    return "\n".join(lines)
 
 
 Proof = dict[str, Any]
@@ -293,26 +291,6 @@ _VERDICTS = ("refuted", "unknown", "proved")
 _SHOWN = 5
 
 
-def proofs_of(regional: Regional | None) -> dict[str, Any]:
-    """Return what to add to the facts of a test: nothing where no kernel is verified."""
-    if regional is None or regional.verification is None:
-        return {}
-    return {
-        "proofs": [
-            {
-                "kernel": kernel.kernel,
-                "config": dict(kernel.config),
-                "digest": kernel.digest,
-                "seconds": round(kernel.seconds, 3),
-                "outcomes": [
-                    {"property": one.property, "verdict": one.verdict, "reason": one.reason} for one in kernel.outcomes
-                ],
-            }
-            for kernel in regional.verification.known()
-        ]
-    }
-
-
 def proof_table(proofs: Sequence[Proof]) -> str:
     """Return a table of the kernels of one test: a line each, with what is not proved below it."""
     lines = []
@@ -321,18 +299,18 @@ def proof_table(proofs: Sequence[Proof]) -> str:
         names = dict.fromkeys(one["property"] for one in proof["outcomes"])
         verdicts = ", ".join(f"{name} {_verdict(proof, name)}" for name in names)
         lines.append(f"{proof['kernel']}{f' ({sizes})' if sizes else ''}: {verdicts}, {proof['seconds']:.2f} s")
-        missing = dict.fromkeys(_proof_line(one) for one in proof["outcomes"] if one["verdict"] != "proved")
-        lines += [f"    {line}" for line in missing]
+        lines += dict.fromkeys(
+            printable(f"    {one['property']} {one['verdict']}: {one['reason']}")
+            for one in proof["outcomes"]
+            if one["verdict"] != "proved"
+        )
     return "\n".join(lines)
 
 
-def _proof_line(outcome: dict[str, str]) -> str:
-    return printable(f"{outcome['property']} {outcome['verdict']}: {outcome['reason']}")
-
-
 def _verdict(proof: Proof, name: str) -> str:
+    """Return the verdict of a property of a kernel; empty where that has none."""
     found = {one["verdict"] for one in proof["outcomes"] if one["property"] == name}
-    return next(verdict for verdict in _VERDICTS if verdict in found)
+    return next((verdict for verdict in _VERDICTS if verdict in found), "")
 
 
 def proof_totals(facts: Sequence[Facts]) -> list[str]:
@@ -345,7 +323,7 @@ def proof_totals(facts: Sequence[Facts]) -> list[str]:
         f"{plural(len(distinct), 'distinct kernel')} verified, each with its configurations (values are not verified):"
     ]
     for name in dict.fromkeys(one["property"] for proof in distinct for one in proof["outcomes"]):
-        counts = Counter(_verdict(proof, name) for proof in distinct if _has(proof, name))
+        counts = Counter(_verdict(proof, name) for proof in distinct)
         shown = ", ".join(f"{counts[verdict]} {verdict}" for verdict in reversed(_VERDICTS) if counts[verdict])
         lines.append(f"  {name}: {shown}")
     seconds = [proof["seconds"] for proof in distinct]
@@ -355,7 +333,3 @@ def proof_totals(facts: Sequence[Facts]) -> list[str]:
     )
     lines += [f"  {count:4} unknown: {reason}" for reason, count in reasons.most_common(_SHOWN)]
     return lines
-
-
-def _has(proof: Proof, name: str) -> bool:
-    return any(one["property"] == name for one in proof["outcomes"])

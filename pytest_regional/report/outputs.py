@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_regional._base.errors import RegionalValueError
+from pytest_regional._base.files import dumps
 from pytest_regional.report import ci, page, step_summary
 from pytest_regional.report.document import RunReport
 
 #: Where GitLab's documentation, and its template, look for code quality.
 GITLAB_FILE = "gl-code-quality-report.json"
-
-#: What switches off the outputs that a CI service switches on.
-NONE = "none"
 
 
 @dataclass(frozen=True)
@@ -41,21 +39,18 @@ class Outputs:
         return any(ending_of(path) in (".json", ".html") for path in self.files)
 
 
-def _write_html(report: RunReport, path: Path) -> None:
-    page.write(report, path)
-
-
-_WRITERS: dict[str, Callable[[RunReport, Path], None]] = {
-    ".json": RunReport.write,
-    ".html": _write_html,
-    ".md": step_summary.write,
-    ".sarif": ci.write_sarif,
-    ".codequality.json": ci.write_code_quality,
-    "code-quality-report.json": ci.write_code_quality,
+#: The text of a report, by the ending of its file's name.
+_TEXTS: dict[str, Callable[[RunReport], str]] = {
+    ".json": RunReport.as_json,
+    ".html": page.html_of,
+    ".md": step_summary.summary_of,
+    ".sarif": lambda report: f"{dumps(ci.sarif_of(report), indent=1)}\n",
+    ".codequality.json": lambda report: f"{dumps(list(ci.issues_of(report)), indent=1)}\n",
+    "code-quality-report.json": lambda report: f"{dumps(list(ci.issues_of(report)), indent=1)}\n",
 }
 
 #: Endings of names that a report can have.
-ENDINGS = tuple(_WRITERS)
+ENDINGS = tuple(_TEXTS)
 
 
 def ending_of(path: Path) -> str:
@@ -63,14 +58,11 @@ def ending_of(path: Path) -> str:
     return max((ending for ending in ENDINGS if path.name.endswith(ending)), key=len, default="")
 
 
-def wrong_name(path: Path) -> str:
-    """Return what is wrong with the name of a report; nothing where all is well."""
-    return "" if ending_of(path) else f"expected a name that ends in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
-
-
 def write_report(report: RunReport, path: Path) -> None:
     """Write ``report`` to ``path``, whose folder is made and whose ending is one of :data:`ENDINGS`."""
-    _WRITERS[ending_of(path)](report, path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Of a merged report, which may come from anywhere, texts may hold what has no UTF-8.
+    path.write_text(_TEXTS[ending_of(path)](report), encoding="utf-8", errors="backslashreplace")
 
 
 def outputs_of(value: str, root: Path, environment: Mapping[str, str]) -> Outputs:
@@ -88,26 +80,23 @@ def outputs_of(value: str, root: Path, environment: Mapping[str, str]) -> Output
         RegionalValueError: a name that says no format.
     """
     names = dict.fromkeys(name.strip() for name in value.split(",") if name.strip())
-    if NONE not in names and "PYTEST_CURRENT_TEST" not in environment:
-        names |= dict.fromkeys(_switched_on(root, environment))
+    if "none" not in names and "PYTEST_CURRENT_TEST" not in environment:
+        if environment.get("GITHUB_ACTIONS") == "true":
+            names["github"] = None
+        # A run that asks for no file does not fail because there is no place for one.
+        if environment.get("GITLAB_CI") == "true" and os.access(root, os.W_OK | os.X_OK):
+            names["gitlab"] = None
     files: dict[Path, None] = {}
     directories = []
     for name in names:
         if name.endswith("/"):
             directories.append(root / name)
-        elif name not in ("github", NONE):
+        elif name not in ("github", "none"):
             files[root / (GITLAB_FILE if name == "gitlab" else name)] = None
     for path in files:
-        if wrong := wrong_name(path):
+        if not ending_of(path):
             raise RegionalValueError(
-                f"{path.name}: {wrong}, a directory with a slash at its end, github, gitlab or {NONE}"
+                f"{path.name}: expected a name that ends in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}, a directory "
+                "with a slash at its end, github, gitlab or none"
             )
     return Outputs(tuple(files), tuple(directories), "github" in names)
-
-
-def _switched_on(root: Path, environment: Mapping[str, str]) -> Iterator[str]:
-    if environment.get("GITHUB_ACTIONS") == "true":
-        yield "github"
-    # A run that asks for no file does not fail because there is no place for one.
-    if environment.get("GITLAB_CI") == "true" and os.access(root, os.W_OK | os.X_OK):
-        yield "gitlab"

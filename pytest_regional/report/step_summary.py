@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pytest_regional._base.text import encodable, plural, printable
-from pytest_regional.report.ci import MOST, FoundDefect, bad_tests, blame_of, findings_of, message_of, title_of
+from pytest_regional._base.text import encodable, fenced, plural, printable
+from pytest_regional.report.ci import MOST, bad_tests, blame_of, findings_of, message_of, title_of
 from pytest_regional.report.document import BAD, RunReport, advice, rows_of, slowest_of, totals_of
 from pytest_regional.report.facts import Facts
 
@@ -24,30 +24,8 @@ _RESERVE = 500
 _LINES, _CHARACTERS, _SLOWEST = 40, 4_000, 5
 
 
-def write(report: RunReport, path: Path) -> None:
-    """Write ``report`` to ``path``, whose folder is made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(summary_of(report), encoding="utf-8")
-
-
-def append(report: RunReport, path: Path, note: str = "") -> None:
-    """Add ``report`` to the summary of a step that ``path`` holds, as far as there is room for it.
-
-    Args:
-        report: of the run.
-        path: the file that ``GITHUB_STEP_SUMMARY`` names.
-        note: a sentence for its end.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    room = LIMIT - (path.stat().st_size if path.is_file() else 0)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(summary_of(report, room, note))
-
-
 def append_summary(report: RunReport, environment: Mapping[str, str]) -> None:
-    """Add ``report`` to the summary of the step that runs; nothing outside of a job.
+    """Add ``report`` to the summary of the step that runs, as far as there is room for it; nothing outside of a job.
 
     It says how many failures are no annotations.
 
@@ -57,7 +35,9 @@ def append_summary(report: RunReport, environment: Mapping[str, str]) -> None:
     if name := environment.get("GITHUB_STEP_SUMMARY"):
         more = len(bad_tests(report.tests)) - MOST
         note = f"GitHub shows {MOST} annotations of a step: {plural(more, 'more failure')} listed only here."
-        append(report, Path(name), note if more > 0 else "")
+        room = LIMIT - (Path(name).stat().st_size if Path(name).is_file() else 0)
+        with open(name, "a", encoding="utf-8") as file:
+            file.write(summary_of(report, room, note if more > 0 else ""))
 
 
 def summary_of(report: RunReport, room: int = LIMIT, note: str = "") -> str:
@@ -67,7 +47,12 @@ def summary_of(report: RunReport, room: int = LIMIT, note: str = "") -> str:
     first, then findings. Empty where there is no room for a heading.
     """
     shown: list[str] = []
-    tail = "\n".join(_slowest(report.tests))
+    slowest = [
+        f"| {seconds:.2f} | {_text(what)} | {_code(test)} |"
+        for seconds, what, test in slowest_of(report.tests, _SLOWEST)
+    ]
+    heading = ["\n### Slowest compiles\n\n| seconds | what | test |\n|---:|---|---|"] if slowest else []
+    tail = "\n".join([*heading, *slowest])
     left = room - _RESERVE - len(tail.encode())
     cut: dict[str, int] = {}
     for what, block in _blocks(report, note):
@@ -87,8 +72,16 @@ def summary_of(report: RunReport, room: int = LIMIT, note: str = "") -> str:
 
 def _blocks(report: RunReport, note: str) -> Iterator[tuple[str, str]]:
     """Yield what each block is called if it is cut, and the block; the most important first. Headings have no name."""
-    bad = bad_tests(report.tests)
-    yield "", _heading(report, bad)
+    bad, count = bad_tests(report.tests), len(report.tests)
+    verdict = f"{len(bad)} of {plural(count, 'test')} failed" if bad else f"{plural(count, 'test')}, none failed"
+    lines = [f"## Regional conformance: {verdict}", ""]
+    if report.unfinished:
+        lines += [f"**The run did not finish:** {_text(report.unfinished)}", ""]
+    if report.lost_workers:
+        lines += [f"**{plural(report.lost_workers, 'worker')} died:** the totals are incomplete.", ""]
+    about = [f"{name} {report.versions[name]}" for name in ("torch", "triton") if name in report.versions]
+    about += [f"seed {report.options['seed']}"] if "seed" in report.options else []
+    yield "", "\n".join([*lines, _text(", ".join(about)), ""])
     if report.tests:
         yield "table", "\n".join(_table(report.tests))
         yield "line of totals", f"\n{_text(totals_of(report.tests))}\n"
@@ -101,24 +94,13 @@ def _blocks(report: RunReport, note: str) -> Iterator[tuple[str, str]]:
     if findings:
         yield "", f"### {plural(len(findings), 'finding')}\n"
     for defect in findings:
-        yield "finding", _finding(defect)
+        hits = f", {plural(defect.hits, 'hit')}" if defect.hits else ""
+        title = _text(str(defect.found["title"]))
+        yield "finding", f"- **{_text(defect.name)}**{hits}: {_code(defect.script)}<br>{title}"
     if bad:
         yield "", f"\n### {plural(len(bad), 'failure')}\n"
     for fact in bad:
         yield "failure", "\n".join(_failure(fact))
-
-
-def _heading(report: RunReport, bad: list[Facts]) -> str:
-    count = len(report.tests)
-    verdict = f"{len(bad)} of {plural(count, 'test')} failed" if bad else f"{plural(count, 'test')}, none failed"
-    lines = [f"## Regional conformance: {verdict}", ""]
-    if report.unfinished:
-        lines += [f"**The run did not finish:** {_text(report.unfinished)}", ""]
-    if report.lost_workers:
-        lines += [f"**{plural(report.lost_workers, 'worker')} died:** the totals are incomplete.", ""]
-    about = [f"{name} {report.versions[name]}" for name in ("torch", "triton") if name in report.versions]
-    about += [f"seed {report.options['seed']}"] if "seed" in report.options else []
-    return "\n".join([*lines, _text(", ".join(about)), ""])
 
 
 def _table(facts: Sequence[Facts]) -> Iterator[str]:
@@ -130,38 +112,18 @@ def _table(facts: Sequence[Facts]) -> Iterator[str]:
         yield f"| {_text(name) if name == 'all' else _code(name)} | {' | '.join(shown)} |"
 
 
-def _slowest(facts: Sequence[Facts]) -> Iterator[str]:
-    for number, (seconds, what, test) in enumerate(slowest_of(facts, _SLOWEST)):
-        if not number:
-            yield "\n### Slowest compiles\n\n| seconds | what | test |\n|---:|---|---|"
-        yield f"| {seconds:.2f} | {_text(what)} | {_code(test)} |"
-
-
-def _finding(defect: FoundDefect) -> str:
-    hits = f", {plural(defect.hits, 'hit')}" if defect.hits else ""
-    script = f": {_code(defect.script)}"
-    return f"- **{_text(defect.name)}**{hits}{script}<br>{_text(str(defect.found['title']))}"
-
-
 def _failure(fact: Facts) -> Iterator[str]:
     yield f"<details><summary>{_code(title_of(fact))}</summary>"
     yield ""
     for sentence in blame_of(fact):
         yield f"**To blame:** {_text(sentence)}\n"
-    yield _fenced(message_of(fact, _LINES)[:_CHARACTERS], "text")
+    yield fenced(encodable(printable(message_of(fact, _LINES)[:_CHARACTERS])), "text")
     if fact.get("file"):
         yield f"\n{_code(fact['file'])}, line {fact['line']}"
     if fact.get("rerun"):
         yield "\nTo run it again:\n"
-        yield _fenced(fact["rerun"], "console")
+        yield fenced(encodable(printable(fact["rerun"])), "console")
     yield "\n</details>\n"
-
-
-def _fenced(text: str, language: str) -> str:
-    """Return ``text`` in a fence that is longer than any in it."""
-    plain = encodable(printable(text))
-    ticks = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", plain)), 3)
-    return f"{ticks}{language}\n{plain}\n{ticks}"
 
 
 #: What Markdown, or GitHub's kind of it, gives a meaning: markup, mentions, references, formulas.

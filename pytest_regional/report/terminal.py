@@ -30,15 +30,31 @@ def write(reporter: Any, facts: Sequence[Facts], lost_workers: int, chosen: str 
     columns, rows = rows_of(facts)
     _write_rows(reporter, columns, rows)
     reporter.write_line(totals_of(facts))
-    _write_slowest(reporter, facts)
-    _write_causes(reporter, facts)
+    compiles = slowest_of(facts, _SHOWN)
+    if compiles:
+        reporter.write_line("slowest compiles:")
+    for seconds, what, test in compiles:
+        reporter.write_line(f"  {seconds:6.2f} s  {what}, {test}")
+    for name in EXPLAINED:
+        causes: Counter[str] = Counter()
+        for fact in facts:
+            causes.update(fact["causes"].get(name, {}))
+        if causes:
+            reporter.write_line(f"{name.replace('_', ' ')}, mostly because of:")
+        for cause, count in causes.most_common(_SHOWN):
+            reporter.write_line(f"  {count:4}  {cause}")
     for line in proof_totals(facts):
         reporter.write_line(line, **({"red": True} if "refuted" in line else {}))
     _write_new_processes(reporter, facts)
     for line in document.advice(facts):
         reporter.write_line(line)
-    _write_crashed(reporter, facts)
-    _write_repeated(reporter, facts)
+    for fact in facts:
+        if fact["outcome"] == "crashed" and fact.get("phase", "call") != "call":
+            reporter.write_line(f"crashed in its {fact['phase']}: {fact['test']}", red=True)
+    repeated = [fact["test"] for fact in facts if fact.get("runs", 1) > 1]
+    if repeated:
+        named = ", ".join([*repeated[:_SHOWN], *(["..."] if len(repeated) > _SHOWN else [])])
+        reporter.write_line(f"{plural(len(repeated), 'test')} ran more than once, and counts as it ended last: {named}")
     if lost_workers:
         reporter.write_line(f"{lost_workers} workers were lost: the totals are incomplete", red=True)
 
@@ -46,44 +62,13 @@ def write(reporter: Any, facts: Sequence[Facts], lost_workers: int, chosen: str 
 def _write_rows(reporter: Any, columns: Sequence[str], rows: Sequence[tuple[str, list[str]]]) -> None:
     first = max(len("suite"), *(len(name) for name, _ in rows))
     widths = [max(len(title), *(len(cells[i]) for _, cells in rows)) for i, title in enumerate(columns)]
-    _write_row(
-        reporter, "suite".ljust(first), [title.ljust(width) for title, width in zip(columns, widths, strict=True)]
-    )
-    for name, cells in rows:
-        _write_row(reporter, name.ljust(first), [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)])
-
-
-def _write_row(reporter: Any, name: str, cells: Sequence[str]) -> None:
-    reporter.write(name)
-    for cell in cells:
-        bad = any(word in cell for word in BAD)
-        reporter.write("  ")
-        reporter.write(cell, **({"red": True} if bad else {}))
-    reporter.write_line("")
-
-
-def _write_slowest(reporter: Any, facts: Sequence[Facts]) -> None:
-    compiles = slowest_of(facts, _SHOWN)
-    if compiles:
-        reporter.write_line("slowest compiles:")
-    for seconds, what, test in compiles:
-        reporter.write_line(f"  {seconds:6.2f} s  {what}, {test}")
-
-
-def _write_crashed(reporter: Any, facts: Sequence[Facts]) -> None:
-    for fact in facts:
-        if fact["outcome"] == "crashed" and fact.get("phase", "call") != "call":
-            reporter.write_line(f"crashed in its {fact['phase']}: {fact['test']}", red=True)
-
-
-def _write_repeated(reporter: Any, facts: Sequence[Facts]) -> None:
-    repeated = [fact["test"] for fact in facts if fact.get("runs", 1) > 1]
-    if repeated:
-        more = ", ..." if len(repeated) > _SHOWN else ""
-        reporter.write_line(
-            f"{plural(len(repeated), 'test')} ran more than once, and counts as it ended last: "
-            f"{', '.join(repeated[:_SHOWN])}{more}"
-        )
+    for name, cells in [("suite", columns), *rows]:
+        reporter.write(name.ljust(first))
+        for cell, width in zip(cells, widths, strict=True):
+            bad = any(word in cell for word in BAD)
+            reporter.write("  ")
+            reporter.write(cell.ljust(width), **({"red": True} if bad else {}))
+        reporter.write_line("")
 
 
 def _write_new_processes(reporter: Any, facts: Sequence[Facts]) -> None:
@@ -100,37 +85,12 @@ def _write_new_processes(reporter: Any, facts: Sequence[Facts]) -> None:
         reporter.write_line(f"  {count:4}  {why}")
 
 
-def _write_causes(reporter: Any, facts: Sequence[Facts]) -> None:
-    for name in EXPLAINED:
-        causes: Counter[str] = Counter()
-        for fact in facts:
-            causes.update(fact["causes"].get(name, {}))
-        if causes:
-            reporter.write_line(f"{name.replace('_', ' ')}, mostly because of:")
-        for cause, count in causes.most_common(_SHOWN):
-            reporter.write_line(f"  {count:4}  {cause}")
-
-
-def without_module(report: Any, error: BaseException) -> None:
-    """Have the line for ``report``, of a test that ``error`` ended, begin with the name of the error's class."""
-    crash = getattr(report.longrepr, "reprcrash", None)
-    if crash is not None:
-        crash.message = crash.message.removeprefix(f"{type(error).__module__}.")
-
-
 #: What is counted of the smallest one that shows a finding.
 _PARTS = {"program": "step", "sequence": "event"}
 
 
 def write_fuzzing(reporter: Any, facts: Sequence[Facts], findings: Path, since: float) -> None:
-    """Write one line for each backend and mode, one block for each finding; nothing when nothing was fuzzed.
-
-    Args:
-        reporter: pytest's terminal reporter.
-        facts: of all tests.
-        findings: the folder of findings.
-        since: when the run began, in seconds since the epoch.
-    """
+    """Write one line for each backend and mode, one block for each finding of the run that began at ``since``."""
     fuzzed = [fact for fact in facts if fact["fuzz"]]
     died = crash_markers(findings, 0.0 if fuzzed else since)
     if not fuzzed and not died:
@@ -140,10 +100,17 @@ def write_fuzzing(reporter: Any, facts: Sequence[Facts], findings: Path, since: 
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for fact in fuzzed:
         campaign = fact["fuzz"] or {}
-        groups.setdefault((_group(fact), campaign["unit"]), []).append(campaign)
+        group = f"{fact['backend']} ({fact['device']}), {fact['suite']}, mode {campaign['mode']}"
+        groups.setdefault((group, campaign["unit"]), []).append(campaign)
     for (name, _), shards in sorted(groups.items()):
         _write_group(reporter, name, shards)
-    _write_findings(reporter, fuzzed)
+    for defect in findings_of(fuzzed):
+        found = defect.found
+        reporter.write_line(f"  {defect.name}: {found['title']}", red=True)
+        reporter.write_line(
+            f"    {plural(found['size'], _PARTS[defect.unit])}, discovered at {defect.unit} {found['discovered_at']}, "
+            f"{plural(defect.hits, 'hit')}: {found['script']}"
+        )
     for note in died:
         reporter.write_line(f"a process died while it checked the program in {note}:", red=True)
         reporter.write_line(_shown(note))
@@ -156,11 +123,6 @@ def _shown(note: Path) -> str:
         return files.load(note).source
     except DocumentError as error:
         return printable(str(error))
-
-
-def _group(fact: Facts) -> str:
-    campaign = fact["fuzz"] or {}
-    return f"{fact['backend']} ({fact['device']}), {fact['suite']}, mode {campaign['mode']}"
 
 
 def _write_group(reporter: Any, name: str, shards: Sequence[dict[str, Any]]) -> None:
@@ -192,13 +154,3 @@ def _write_group(reporter: Any, name: str, shards: Sequence[dict[str, Any]]) -> 
         reporter.write_line(f"  {count} refused by eager and skipped: {reason}")
     for violation, count in unconfirmed.most_common():
         reporter.write_line(f"  {count} that Dynamo's path does not show, so no finding: {violation}")
-
-
-def _write_findings(reporter: Any, fuzzed: Sequence[Facts]) -> None:
-    for defect in findings_of(fuzzed):
-        found = defect.found
-        reporter.write_line(f"  {defect.name}: {found['title']}", red=True)
-        reporter.write_line(
-            f"    {plural(found['size'], _PARTS[defect.unit])}, discovered at {defect.unit} {found['discovered_at']}, "
-            f"{plural(defect.hits, 'hit')}: {found['script']}"
-        )

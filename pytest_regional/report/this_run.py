@@ -6,13 +6,14 @@ say that the run is unfinished until it is over.
 
 from __future__ import annotations
 
+import contextlib
 import html
 import importlib.metadata
 import json
 import os
 import platform
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -21,12 +22,12 @@ from pytest_regional._base.files import dumps
 from pytest_regional._torch.cpp import described_processor
 from pytest_regional.report.document import RunReport
 from pytest_regional.report.facts import Facts, read, within_repository
-from pytest_regional.report.outputs import ending_of
+from pytest_regional.report.outputs import ending_of, write_report
 
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_regional.plugin.options import Settings
+    from pytest_regional.plugin.settings import Settings
 
 
 _PACKAGES = ("pytest-regional", "torch", "triton", "pytest", "pytest-xdist", "hypothesis")
@@ -40,24 +41,30 @@ def report_of(
     lost_workers: int,
     unfinished: str = "",
 ) -> RunReport:
-    """Return the report of this run.
-
-    Args:
-        settings: of the run.
-        root: pytest's root.
-        facts: of each marked test.
-        goldens: what became of each golden.
-        lost_workers: workers of pytest-xdist that died.
-        unfinished: why it did not end as it should have; empty where it did.
-    """
+    """Return the report of this run."""
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    # What the processor calls itself, where Linux says it.
+    model = (line.partition(":")[2].strip() for line in described_processor() if line.startswith("model name"))
+    tests = []
+    for fact in facts:
+        findings = []
+        # With the scripts of its findings: a report shows them where their files are not.
+        for finding in (fact["fuzz"] or {}).get("findings", ()):
+            script = Path(finding["script"])
+            text = script.read_text(encoding="utf-8") if script.is_file() else ""
+            findings.append({**finding, "text": text, "file": within_repository(script, root)})
+        tests.append({**fact, "fuzz": {**fact["fuzz"], "findings": findings}} if fact["fuzz"] else fact)
     return RunReport(
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        versions=dict(_versions()),
+        created=_now(),
+        versions=versions,
         machine={
             "system": platform.platform(),
             "processor": platform.machine(),
             "cores": os.cpu_count(),
-            "model": _model(),
+            "model": next(model, ""),
         },
         options={
             "backends": list(settings.backends),
@@ -65,43 +72,15 @@ def report_of(
             "seed": settings.seed,
             "audit": settings.audit,
         },
-        tests=[_with_scripts(fact, root) for fact in facts],
+        tests=tests,
         lost_workers=lost_workers,
         unfinished=unfinished,
         goldens=list(goldens),
     )
 
 
-def _model() -> str:
-    """Return what the processor calls itself; empty where Linux does not say it."""
-    named = (line.partition(":")[2].strip() for line in described_processor() if line.startswith("model name"))
-    return next(named, "")
-
-
-def _with_scripts(fact: Facts, root: Path) -> Facts:
-    """Return ``fact`` with the scripts of its findings, which a report shows where their files are not."""
-    if not fact["fuzz"]:
-        return fact
-    findings = [_with_script(finding, root) for finding in fact["fuzz"]["findings"]]
-    return {**fact, "fuzz": {**fact["fuzz"], "findings": findings}}
-
-
-def _with_script(finding: dict[str, Any], root: Path) -> dict[str, Any]:
-    script = Path(finding["script"])
-    return {**finding, "text": _text_of(script), "file": within_repository(script, root)}
-
-
-def _text_of(script: Path) -> str:
-    return script.read_text(encoding="utf-8") if script.is_file() else ""
-
-
-def _versions() -> Iterator[tuple[str, str]]:
-    yield "python", platform.python_version()
-    for package in _PACKAGES:
-        try:
-            yield package, importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 class CollectedFacts:
@@ -118,24 +97,22 @@ class CollectedFacts:
         elif report.when == "setup":
             self._ended.discard(report.nodeid)
         fact = read(report)
-        if fact is None:
-            self._note_other(report)
-        elif report.when == "call" or report.outcome != "passed":
-            self._by_test[report.nodeid] = fact
-        elif report.when == "setup":
-            fact["outcome"] = "not finished"
-            self._by_test[report.nodeid] = fact
-
-    def _note_other(self, report: pytest.TestReport) -> None:
+        if fact is not None:
+            if report.when == "call" or report.outcome != "passed":
+                self._by_test[report.nodeid] = fact
+            elif report.when == "setup":
+                fact["outcome"] = "not finished"
+                self._by_test[report.nodeid] = fact
         # What pytest-xdist reports in place of a worker that died has no facts, and no phase of pytest's.
-        if report.when in ("setup", "call", "teardown") or report.outcome != "failed":
-            return
-        crash: dict[str, Any] = getattr(report, CRASH, {})
-        known = self._by_test.get(report.nodeid)
-        if known is None and "facts" in crash:  # in its setup, before which nothing was reported
-            known = cast("Facts", crash["facts"])
-        if known is not None and (crash or report.nodeid not in self._ended):
-            self._by_test[report.nodeid] = _crashed(known, crash.get("phase", ""), str(report.longrepr))
+        elif report.when not in ("setup", "call", "teardown") and report.outcome == "failed":
+            crash: dict[str, Any] = getattr(report, CRASH, {})
+            # One that crashed in its setup has the facts of the heartbeat: before that nothing was reported.
+            known = self._by_test.get(report.nodeid) or crash.get("facts")
+            if known is not None and (crash or report.nodeid not in self._ended):
+                phase = {"phase": crash["phase"]} if crash.get("phase") else {}
+                said = f"{report.longrepr}\nin its {crash['phase']}" if phase else str(report.longrepr)
+                crashed = {**known, "outcome": "crashed", "failure": said, "message": said, **phase}
+                self._by_test[report.nodeid] = cast("Facts", crashed)
 
     def process_ends(self) -> None:
         """Take what has begun, in this process, for what ends with it."""
@@ -153,25 +130,12 @@ class CollectedFacts:
         return list(self._by_test.values())
 
 
-def _crashed(fact: Facts, phase: str, text: str) -> Facts:
-    where = f"{text}\nin its {phase}" if phase else text
-    return cast(
-        "Facts",
-        {**fact, "outcome": "crashed", "failure": where, "message": where, **({"phase": phase} if phase else {})},
-    )
-
-
 #: The attribute, of a report of a worker that died, with its last heartbeat.
 CRASH = "regional_crash"
 
 
 class Heartbeat:
-    """The heartbeat file of one process: which test it runs, in which phase. A process that dies leaves its last one.
-
-    Args:
-        scratch_dir: the directory of such files, which is made.
-        process: what distinguishes this process from others of the run.
-    """
+    """The heartbeat file of one process: which test it runs, in which phase, or ran when it died."""
 
     def __init__(self, scratch_dir: Path, process: str) -> None:
         scratch_dir.mkdir(exist_ok=True)
@@ -235,11 +199,7 @@ _PAGE = """<!doctype html>
 
 
 class UnfinishedReports:
-    """The files of a run that goes on.
-
-    Args:
-        paths: where the run's reports will be written.
-    """
+    """The files of a run that goes on."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = list(paths)
@@ -254,11 +214,7 @@ class UnfinishedReports:
         return ", ".join(names[:_NAMED]) + more
 
     def test_begins(self, test: str) -> None:
-        """Note that ``test`` runs.
-
-        Raises:
-            OSError: a file cannot be written.
-        """
+        """Note that ``test`` runs."""
         self._running[test] = None
         self.write()
 
@@ -267,27 +223,18 @@ class UnfinishedReports:
         self._running.pop(test, None)
 
     def write(self) -> None:
-        """Write the files, whose folders are made.
-
-        Raises:
-            OSError: a file cannot be written.
-        """
+        """Write the files, whose folders are made."""
         doing = f"while it ran {self.running}" if self._running else "before its first test, or between two"
         said = f"the run that began at {self._began} did not end, or has not yet; it was last heard of {doing}"
+        sentence = f"{said[0].upper()}{said[1:]}"
         for path in self._paths:
             path.parent.mkdir(parents=True, exist_ok=True)
             ending = ending_of(path)
             if ending == ".json":
-                RunReport(self._began, {}, {}, {}, [], unfinished=said).write(path)
-            elif ending == ".md":
-                path.write_text(f"{said[0].upper()}{said[1:]}\n", encoding="utf-8", errors="backslashreplace")
-            elif ending != ".html":
+                write_report(RunReport(self._began, {}, {}, {}, [], unfinished=said), path)
+            elif ending in (".html", ".md"):
+                text = _PAGE.format(html.escape(sentence)) if ending == ".html" else f"{sentence}\n"
+                path.write_text(text, encoding="utf-8", errors="backslashreplace")
+            else:
                 # What is uploaded is complete or not there: an alert that is missing in it counts as fixed.
                 path.unlink(missing_ok=True)
-            else:
-                text = _PAGE.format(html.escape(said[0].upper() + said[1:]))
-                path.write_text(text, encoding="utf-8", errors="backslashreplace")
-
-
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")

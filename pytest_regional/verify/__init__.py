@@ -3,11 +3,11 @@
 A kernel is run once by the emulator's interpreter, with a builder that writes expressions down instead of computing.
 What is to be proved of it becomes questions to z3. Needs ``pip install pytest-regional[verify]``.
 
-* ``symbols``: expressions, what is known of their variables, and marks for what z3 is not asked directly.
+* ``symbols``: expressions, what is known of their variables, marks for what z3 is not asked directly, symbolic sizes.
 * ``builder``: what Triton's operations and loops do with expressions.
 * ``kernels``: one kernel run on symbols; ``question``: how z3 is asked about it.
 * ``properties``: what is asked for each property of a kernel.
-* ``sizes``, ``wrappers``: the code that launches kernels, run on symbolic sizes.
+* ``wrappers``: the code that launches kernels, run on symbolic sizes.
 * ``replay``: a refutation run by the emulator on tensors.
 * ``outcomes``: what was found out, and is kept for other processes; ``verifier``: all of it, graph by graph.
 

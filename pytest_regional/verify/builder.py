@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import math
+import operator
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import triton.language as tl
@@ -126,7 +128,7 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
 
     def begin(self) -> None:
         """Begin one run of the kernel, with other branches taken than before."""
-        self.scope.begin()
+        self.scope.made.clear()  # the same variables are made again, so that paths can be compared
         self.programs = tuple(
             self.scope.variable(f"program{axis}", z3.IntVal(0), size) for axis, size in enumerate(self.grid)
         )
@@ -159,9 +161,6 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
         return self._number(value, tl.bfloat16)
 
     create_bf16 = get_bf16
-
-    def get_cache_policy(self, *_: Any) -> None:
-        """Return nothing: there are no caches."""
 
     # Programs
 
@@ -229,7 +228,8 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
         if all(lane is None for lane in arg.lanes):
             return Symbol(arg.expression, arg.dtype, shape, argument=arg.argument)
         lanes = tuple(map(self._lane, shape))
-        position = _position(lanes, shape)
+        terms = [lane * stride for lane, stride in zip(lanes, _strides(shape), strict=True) if lane is not None]
+        position = z3.Sum(terms) if len(terms) != 1 else terms[0]
         pairs = []
         for lane, size, stride in zip(arg.lanes, arg.shape, _strides(arg.shape), strict=True):
             if lane is not None:
@@ -238,13 +238,11 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
                 )
                 pairs.append((lane, digit))
         expression = self.scope.replaced(arg.expression, pairs)
-        self.scope.facts.extend(self.scope.replaced(fact, pairs) for fact in self._facts_about(pairs))
-        return Symbol(expression, arg.dtype, shape, lanes, arg.argument)
-
-    def _facts_about(self, pairs: Sequence[tuple[Expression, Expression]]) -> list[Expression]:
         names = {lane.decl().name() for lane, _ in pairs}
         names |= {name for name, index in self.scope.indices.items() if index.lane.decl().name() in names}
-        return [fact for fact in self.scope.facts if names & symbols.symbols_of([fact]).keys()]
+        about = [fact for fact in self.scope.facts if names & symbols.symbols_of([fact]).keys()]
+        self.scope.facts.extend(self.scope.replaced(fact, pairs) for fact in about)
+        return Symbol(expression, arg.dtype, shape, lanes, arg.argument)
 
     def _together(self, *handles: Symbol) -> tuple[list[Expression], tuple[int, ...], Lanes]:
         """Return the elements at one place of several blocks of one shape, the shape, and its lanes.
@@ -289,21 +287,16 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
 
     def create_load(self, ptr: Symbol, *_: Any, **__: Any) -> Symbol:
         """Load without a mask."""
-        return self._loaded(ptr, None, None)
+        return self.create_masked_load(ptr, self._number(True, tl.int1), None)
 
     def create_masked_load(self, ptrs: Symbol, mask: Symbol, other: Symbol | None, *_: Any, **__: Any) -> Symbol:
         """Load where ``mask`` holds; elsewhere the result is ``other``, or zero."""
-        return self._loaded(ptrs, mask, other)
-
-    def _loaded(self, ptr: Symbol, mask: Symbol | None, other: Symbol | None) -> Symbol:
-        scalar = _element(ptr)
-        otherwise = other or self._number(0, scalar)
-        holds = mask or self._number(True, tl.int1)
-        (offset, where, rest), shape, lanes = self._together(ptr, holds, otherwise)
-        self._access(READ, ptr, offset, where, lanes)
-        name = f"loaded {ptr.argument} {self._versions.get(ptr.argument, 0)} as {scalar.name}"
+        scalar = tl.int8 if ptrs.get_element_ty() == tl.int1 else ptrs.get_element_ty()
+        (offset, where, rest), shape, lanes = self._together(ptrs, mask, other or self._number(0, scalar))
+        self._access(READ, ptrs, offset, where, lanes)
+        name = f"loaded {ptrs.argument} {self._versions.get(ptrs.argument, 0)} as {scalar.name}"
         place = [offset]
-        if ptr.argument in self.changing:
+        if ptrs.argument in self.changing:
             # Whoever reads it, and when, may find something else.
             place += [*self.instance(), *(lane for lane in lanes if lane is not None)]
         value = self.scope.function(name, sort_of(scalar), place, range_of(scalar))
@@ -351,9 +344,6 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
         (start, by), shape, lanes = self._together(ptr, offset)
         return Symbol(_plus(start, by), ptr.dtype, shape, lanes, ptr.argument)
 
-    def create_barrier(self, *_: Any) -> None:
-        """Do nothing: a program's operations on blocks happen in order."""
-
     def create_assert(self, condition: Symbol, message: Any, *_: Any) -> None:
         """Take for a fact what stops the kernel if it does not hold."""
         self._fact(condition)
@@ -369,7 +359,9 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
         self.scope.facts.append(z3.Implies(z3.And(*self.path), condition.expression))
 
     def create_print(self, *_: Any) -> None:
-        """Print nothing."""
+        """Do nothing: there is nothing to print, there are no caches, and operations on blocks happen in order."""
+
+    create_barrier = get_cache_policy = create_print
 
     # Arithmetic
 
@@ -404,24 +396,11 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
 
     def create_sub(self, lhs: Symbol, rhs: Symbol) -> Symbol:
         """Subtract integers."""
-        return self.create_xor(lhs, rhs) if _is_truth(lhs) else self._integers(lhs, rhs, lambda a, b: a - b)
+        return self.create_xor(lhs, rhs) if _is_truth(lhs) else self._integers(lhs, rhs, operator.sub)
 
     def create_mul(self, lhs: Symbol, rhs: Symbol) -> Symbol:
         """Multiply integers."""
         return self.create_and(lhs, rhs) if _is_truth(lhs) else self._integers(lhs, rhs, _times)
-
-    def create_sdiv(self, lhs: Symbol, rhs: Symbol) -> Symbol:
-        """Divide integers, truncating."""
-        (left, right), shape, lanes = self._together(lhs, rhs)
-        return Symbol(symbols.truncated_quotient(left, right), lhs.dtype.scalar, shape, lanes)
-
-    def create_srem(self, lhs: Symbol, rhs: Symbol) -> Symbol:
-        """Return what the division of integers leaves."""
-        (left, right), shape, lanes = self._together(lhs, rhs)
-        return Symbol(symbols.truncated_remainder(left, right), lhs.dtype.scalar, shape, lanes)
-
-    create_udiv = create_idiv = create_sdiv
-    create_urem = create_srem
 
     def create_shl(self, lhs: Symbol, rhs: Symbol) -> Symbol:
         """Shift left."""
@@ -462,15 +441,11 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
 
     def create_or(self, lhs: Symbol, rhs: Symbol) -> Symbol:
         """Combine bits, or truth values."""
-        return self._bits("or", lhs, rhs, _either)
+        return self._bits("or", lhs, rhs, z3.Or)
 
     def create_xor(self, lhs: Symbol, rhs: Symbol) -> Symbol:
         """Combine bits, or truth values."""
         return self._bits("xor", lhs, rhs, _differ)
-
-    def create_umulhi(self, lhs: Symbol, rhs: Symbol) -> Symbol:
-        """Return the upper half of a product."""
-        return self._function("umulhi", (lhs, rhs), lhs.dtype.scalar)
 
     def create_iabs(self, arg: Symbol) -> Symbol:
         """Return the absolute value."""
@@ -485,11 +460,11 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
 
     def create_minsi(self, lhs: Symbol, rhs: Symbol) -> Symbol:
         """Return the smaller."""
-        return self._chosen(lhs, rhs, lambda a, b: a <= b)
+        return self._chosen(lhs, rhs, operator.le)
 
     def create_maxsi(self, lhs: Symbol, rhs: Symbol) -> Symbol:
         """Return the larger."""
-        return self._chosen(lhs, rhs, lambda a, b: a >= b)
+        return self._chosen(lhs, rhs, operator.ge)
 
     create_minui, create_maxui = create_minsi, create_maxsi
 
@@ -508,7 +483,15 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
         if target.name == source.name:
             return src
         if target.is_ptr() or source.is_ptr():
-            return self._pointer_cast(src, target)
+            if not (target.is_ptr() and src.dtype.scalar.is_ptr()):
+                raise NotVerifiableError("an address that is turned into a number, or the reverse")
+            old, new = _width(src.get_element_ty()), _width(target.element_ty)
+            if old == new:
+                return src.like(src.expression, target)
+            bytes_before = constant(z3.simplify(src.expression * old))
+            if bytes_before is None or bytes_before % new:
+                raise NotVerifiableError("a pointer to elements of another size, at an address that is not constant")
+            return src.like(z3.IntVal(bytes_before // new), target)
         if source.is_floating() or target.is_floating():
             return self._function("converted", (src,), target)
         if target.name == "int1":
@@ -518,17 +501,6 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
         if own[0] < other[0] or own[1] > other[1]:
             value = symbols.wrapped(value, target.int_bitwidth, target.is_int_signed())
         return src.like(value, target)
-
-    def _pointer_cast(self, src: Symbol, target: Any) -> Symbol:
-        if not (target.is_ptr() and src.dtype.scalar.is_ptr()):
-            raise NotVerifiableError("an address that is turned into a number, or the reverse")
-        old, new = _width(src.get_element_ty()), _width(target.element_ty)
-        if old == new:
-            return src.like(src.expression, target)
-        bytes_before = constant(z3.simplify(src.expression * old))
-        if bytes_before is None or bytes_before % new:
-            raise NotVerifiableError("a pointer to elements of another size, at an address that is not constant")
-        return src.like(z3.IntVal(bytes_before // new), target)
 
     def create_fp_to_fp(self, src: Symbol, dst_type: Any, *_: Any) -> Symbol:
         """Convert between floats."""
@@ -557,22 +529,6 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
         """Return an unknown value."""
         return self._function(_name_of(op), (lhs, rhs, other), other.dtype.scalar)
 
-    def create_fma(self, x: Symbol, y: Symbol, z: Symbol) -> Symbol:
-        """Multiply and add."""
-        return self._function("fma", (x, y, z), z.dtype.scalar)
-
-    def create_fabs(self, arg: Symbol) -> Symbol:
-        """Return the absolute value."""
-        return self._function("fabs", (arg,), arg.dtype.scalar)
-
-    def create_erf(self, arg: Symbol) -> Symbol:
-        """Return the error function."""
-        return self._function("erf", (arg,), arg.dtype.scalar)
-
-    def create_rsqrt(self, arg: Symbol) -> Symbol:
-        """Return one over the square root."""
-        return self._function("rsqrt", (arg,), arg.dtype.scalar)
-
     def create_clampf(self, arg: Symbol, lo: Symbol, hi: Symbol, propagate_nans: Any) -> Symbol:
         """Clamp."""
         return self._function("clamp", (arg, lo, hi), arg.dtype.scalar)
@@ -587,7 +543,8 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
         """Run instructions."""
         if len(types) != 1:
             raise NotVerifiableError(f"inline assembly with {len(types)} results")
-        return _Assembled(self._function(text, values, types[0].scalar))
+        result = self._function(text, values, types[0].scalar)
+        return SimpleNamespace(get_result=lambda index: result)
 
     def create_dot(self, a: Symbol, b: Symbol, d: Symbol, *_: Any) -> Symbol:
         """Multiply matrices."""
@@ -651,21 +608,20 @@ class SymbolicBuilder(interpreter_builder_class()):  # type: ignore[misc]
             self.recording = before
 
 
-class _Assembled:
-    """The result of inline assembly, as Triton's language asks for it."""
+def _unknown(name: str, scalar: Any = None) -> Callable[..., Symbol]:
+    """Return an operation that returns an unknown value, of the type of its last operand unless another is given."""
 
-    def __init__(self, result: Symbol) -> None:
-        self.result = result
-
-    def get_result(self, index: int) -> Symbol:
-        """Return it."""
-        return self.result
-
-
-def _truth_of(name: str) -> Callable[[Any, Any, Any], Symbol]:
-    def create(self: Any, lhs: Symbol, rhs: Symbol) -> Symbol:
-        found: Symbol = self._function(name, (lhs, rhs), tl.int1)
+    def create(self: Any, *operands: Symbol) -> Symbol:
+        found: Symbol = self._function(name, operands, scalar or operands[-1].dtype.scalar)
         return found
+
+    return create
+
+
+def _computes(compute: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], Symbol]:
+    def create(self: Any, lhs: Symbol, rhs: Symbol) -> Symbol:
+        (left, right), shape, lanes = self._together(lhs, rhs)
+        return Symbol(compute(left, right), lhs.dtype.scalar, shape, lanes)
 
     return create
 
@@ -680,21 +636,19 @@ def _compares(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], S
     return create
 
 
-_COMPARISONS = {
-    "LE": _compares(lambda a, b: a <= b),
-    "LT": _compares(lambda a, b: a < b),
-    "GE": _compares(lambda a, b: a >= b),
-    "GT": _compares(lambda a, b: a > b),
-}
-
-for _name, _method in _COMPARISONS.items():
-    setattr(SymbolicBuilder, f"create_icmpS{_name}", _method)
-    setattr(SymbolicBuilder, f"create_icmpU{_name}", _method)
-SymbolicBuilder.create_icmpEQ = _compares(lambda a, b: a == b)
-SymbolicBuilder.create_icmpNE = _compares(lambda a, b: a != b)
+for _name in ("sdiv", "udiv", "idiv"):
+    setattr(SymbolicBuilder, f"create_{_name}", _computes(symbols.truncated_quotient))
+for _name in ("srem", "urem"):
+    setattr(SymbolicBuilder, f"create_{_name}", _computes(symbols.truncated_remainder))
+for _name in ("le", "lt", "ge", "gt"):
+    for _sign in "SU":
+        setattr(SymbolicBuilder, f"create_icmp{_sign}{_name.upper()}", _compares(getattr(operator, _name)))
+SymbolicBuilder.create_icmpEQ, SymbolicBuilder.create_icmpNE = _compares(operator.eq), _compares(operator.ne)
 for _name in ("OLT", "OGT", "OLE", "OGE", "OEQ", "ONE", "ULT", "UGT", "ULE", "UGE", "UEQ", "UNE"):
     # Nothing is known of them: floats may be NaN.
-    setattr(SymbolicBuilder, f"create_fcmp{_name}", _truth_of(f"fcmp{_name}"))
+    setattr(SymbolicBuilder, f"create_fcmp{_name}", _unknown(f"fcmp{_name}", tl.int1))
+for _name in ("umulhi", "fma", "fabs", "erf", "rsqrt"):
+    setattr(SymbolicBuilder, f"create_{_name}", _unknown(_name))
 
 
 def _make_constant(scalar: Any) -> Callable[[Any, Any], Symbol]:
@@ -723,11 +677,6 @@ def _each(operand: Any, function: Callable[[Any], Any]) -> Any:
 
 def _name_of(op: Any) -> str:
     return str(getattr(op, "__name__", "computed"))
-
-
-def _element(ptr: Symbol) -> Any:
-    scalar = ptr.get_element_ty()
-    return tl.int8 if scalar == tl.int1 else scalar
 
 
 def _width(scalar: Any) -> int:
@@ -766,10 +715,6 @@ def _both(left: Expression, right: Expression) -> Expression:
     return left if z3.is_true(right) else z3.And(left, right)
 
 
-def _either(left: Expression, right: Expression) -> Expression:
-    return z3.Or(left, right)
-
-
 def _differ(left: Expression, right: Expression) -> Expression:
     if z3.is_true(right):
         return z3.Not(left)
@@ -782,11 +727,6 @@ def _without_ones(shape: Sequence[int]) -> tuple[int, ...]:
 
 def _strides(shape: Sequence[int]) -> list[int]:
     return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-
-
-def _position(lanes: Lanes, shape: Sequence[int]) -> Expression:
-    terms = [lane * stride for lane, stride in zip(lanes, _strides(shape), strict=True) if lane is not None]
-    return z3.Sum(terms) if len(terms) != 1 else terms[0]
 
 
 def _multiple_of(expression: Expression, width: Expression, scalar: Any) -> Expression | None:

@@ -34,7 +34,7 @@ from pytest_regional.verify.symbols import (
     wrapped,
 )
 
-_LOOP = "__loop"
+_LOOP, _KEPT = "__loop", "__kept"
 
 
 class SymbolicMeaning(Meaning):
@@ -64,10 +64,13 @@ class SymbolicMeaning(Meaning):
     def visit_For(self, node: ast.For) -> Any:
         """Run the body inside a :class:`Loop`, which is given what the body changes."""
         before = set(self.bound)
-        if not _is_range(node.iter):
+        # A loop over ``range`` or ``tl.range``; what is over ``tl.static_range`` is written out.
+        called = node.iter.func if isinstance(node.iter, ast.Call) else None
+        over = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+        if not isinstance(node.iter, ast.Call) or over != "range":
             return super().visit_For(node)
-        assert isinstance(node.iter, ast.Call)
-        changed = sorted(before & {name for part in node.body for name in _stored(part)})
+        inside = (name for part in node.body for name in ast.walk(part) if isinstance(name, ast.Name))
+        changed = sorted(before & {name.id for name in inside if isinstance(name.ctx, ast.Store)})
         self.count += 1
         loop = f"__loop_{self.count}"
         self.generic_visit(node)
@@ -85,32 +88,12 @@ class SymbolicMeaning(Meaning):
         return [made, node, ast.parse(f"({names},) = {loop}.result(({values},))").body[0]]
 
 
-_KEPT = "__kept"
-
-
-class _Unbound:
-    """Stands for a variable that only some branches bind."""
-
-
 def _kept(value: Callable[[], Any]) -> Any:
-    """Return what a variable holds, if anything."""
+    """Return what a variable holds; something that is like nothing else where only some branches bind it."""
     try:
         return value()
     except NameError:
-        return _Unbound()
-
-
-def _stored(tree: ast.AST) -> set[str]:
-    names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
-    return {name.id for name in names if isinstance(name.ctx, ast.Store)}
-
-
-def _is_range(node: ast.expr) -> bool:
-    """Say whether a loop goes over ``range`` or ``tl.range``; what is over ``tl.static_range`` is written out."""
-    if not isinstance(node, ast.Call):
-        return False
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    return bool(name == "range")
+        return object()
 
 
 class Loop:
@@ -154,7 +137,9 @@ class Loop:
         self.trial = True
         with self.builder.unrecorded():
             yield scalar_tensor(Symbol(number, self.type))
-        self.alike = all(map(self._same_in_all_rounds, self.builder.path[depth:]))
+        fixed = {variable.decl().name() for variable in self.builder.instance()} - {self.counter.decl().name()}
+        names = {name for condition in self.builder.path[depth:] for name in _names(condition)} - fixed
+        self.alike = not any(map(_differs, names))  # in all rounds
         del self.builder.path[depth:]
         self.trial = False
         self.added = [self._addition(*pair) for pair in zip(self.entered, self.left, strict=True)]
@@ -225,14 +210,10 @@ class Loop:
         if not z3.is_int(old.expression):
             return None
         difference = _unwrapped_sum(new, old)
-        if difference is None or any("#" in name or name.startswith("loaded ") for name in _names(difference)):
+        if difference is None or any(map(_differs, _names(difference))):
             return None
         # Where a branch is not taken in every round, those of the other side may add something else.
         return difference if self.alike else None
-
-    def _same_in_all_rounds(self, condition: Expression) -> bool:
-        fixed = {variable.decl().name() for variable in self.builder.instance()} - {self.counter.decl().name()}
-        return all(name in fixed or not ("#" in name or name.startswith("loaded ")) for name in _names(condition))
 
     def _at(self, before: Any, added: Any, counter: Expression) -> Any:
         if isinstance(before, tuple):
@@ -278,6 +259,11 @@ def _unwrapped_sum(after: Symbol, before: Symbol) -> Expression | None:
 def _names(expression: Expression) -> Iterator[str]:
     """Yield the names of the variables and functions of an expression."""
     return (part.decl().name() for part in parts_of([expression]) if z3.is_app(part))
+
+
+def _differs(name: str) -> bool:
+    """Say whether what has this name may differ between programs, lanes and rounds."""
+    return "#" in name or name.startswith("loaded ")
 
 
 def _scalar(value: Any) -> Symbol:
@@ -388,7 +374,15 @@ def run_kernel(
             if runs > _MOST_PATHS:
                 raise NotVerifiableError(f"more than {_MOST_PATHS} paths through branches")
             made.begin()
-            _run(function, _given(function, arguments, types))
+            values = _given(function, arguments, types)
+            try:
+                python_function(function)(**values)
+            except NotVerifiableError as error:
+                raise NotVerifiableError(f"{error}{_place(error)}") from error.__cause__
+            except Exception as error:
+                known = isinstance(error.__cause__, (NotVerifiableError, EmulationError))
+                said = str(error.__cause__) if known else f"{type(error).__name__}: {error}"
+                raise NotVerifiableError(f"{said}{_place(error)}") from error
             if not choices.next():
                 break
     return KernelRun(scope, _merged(made.accesses), made.assumed, made.programs)
@@ -435,18 +429,6 @@ def _joined(one: Access, other: Access) -> Access | None:
     return replace(one, conditions=(*one.conditions[:place], *one.conditions[place + 1 :]))
 
 
-def _run(function: Any, values: Mapping[str, Any]) -> None:
-    try:
-        python_function(function)(**values)
-    except NotVerifiableError as error:
-        raise NotVerifiableError(f"{error}{_place(error)}") from error.__cause__
-    except Exception as error:
-        cause = error.__cause__
-        if isinstance(cause, (NotVerifiableError, EmulationError)):
-            raise NotVerifiableError(f"{cause}{_place(error)}") from error
-        raise NotVerifiableError(f"{type(error).__name__}: {error}{_place(error)}") from error
-
-
 def _place(error: BaseException) -> str:
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if is_rewritten(frame.filename, frame.name):
@@ -467,11 +449,10 @@ def _given(function: Any, arguments: Mapping[str, Any], types: Mapping[str, Any]
         if parameter.is_constexpr or kind == "constexpr" or value is None:
             result[parameter.name] = value
             continue
-        scalar = kernel_type(str(kind))
+        scalar, argument = kernel_type(str(kind)), None
         if isinstance(value, Pointer):
-            result[parameter.name] = scalar_tensor(Symbol(z3.IntVal(0), scalar, argument=value.name))
+            value, argument = z3.IntVal(0), value.name
         elif isinstance(value, (bool, int, float)):
-            result[parameter.name] = scalar_tensor(Symbol(number(value, scalar), scalar))
-        else:
-            result[parameter.name] = scalar_tensor(Symbol(value, scalar))
+            value = number(value, scalar)
+        result[parameter.name] = scalar_tensor(Symbol(value, scalar, argument=argument))
     return result

@@ -12,7 +12,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import z3
 
@@ -22,19 +22,19 @@ from pytest_regional._torch.triton import code_keys
 PROVED, REFUTED, UNKNOWN = "proved", "refuted", "unknown"
 
 MEMORY, RACES, COVERAGE, BUFFERS = "memory", "races", "coverage", "buffers"
-PROPERTIES = (MEMORY, RACES, COVERAGE, BUFFERS)
-
-_PACKAGE = Path(__file__).parent.parent
-_CODE = ("_torch", "emulation", "verify")
-"""What of this package decides on an outcome."""
 
 
 class NotVerifiableError(RegionalError):
-    """Part of a kernel, or of the code that launches it, is outside of what is proved; the message names it."""
+    """Part of a kernel, or of the code that launches it, is outside of what is proved; the message names it.
 
+    Attributes:
+        final: False where z3 does not know, or not in time; with more time it might.
+        model: values of z3 for which what is asked may not hold, where there are some.
+    """
 
-class UndecidedError(NotVerifiableError):
-    """z3 does not know, or not in time; with more time it might."""
+    def __init__(self, message: str, *, final: bool = True, model: z3.ModelRef | None = None) -> None:
+        super().__init__(message)
+        self.final, self.model = final, model
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Outcome:
     """One property of one kernel.
 
     Attributes:
-        property: one of PROPERTIES.
+        property: MEMORY, RACES, COVERAGE or BUFFERS.
         verdict: PROVED, REFUTED or UNKNOWN.
         reason: for all but PROVED: what was found, or why nothing was.
         seconds: how long it took.
@@ -105,9 +105,10 @@ def _versions() -> tuple[str, ...]:
 
 @functools.cache
 def _sources() -> str:
-    digest = hashlib.sha256()
-    for path in (path for name in _CODE for path in sorted((_PACKAGE / name).rglob("*.py"))):
-        digest.update(f"{path.relative_to(_PACKAGE).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    package, digest = Path(__file__).parent.parent, hashlib.sha256()
+    for name in ("_torch", "emulation", "verify"):  # what of this package decides on an outcome
+        for path in sorted((package / name).rglob("*.py")):
+            digest.update(f"{path.relative_to(package).as_posix()}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 
@@ -125,14 +126,11 @@ def kept(store: Store, digest: str) -> tuple[tuple[Outcome, ...], float] | None:
         return None
     try:
         seconds, fields = json.loads(content)
-        outcomes = tuple(_outcome(*one) for one in fields)
+        outcomes = tuple(Outcome(property, verdict, reason, taken) for property, verdict, reason, taken in fields)
+        for one in outcomes:
+            texts = isinstance(one.property, str) and isinstance(one.reason, str)
+            if not texts or one.verdict not in (PROVED, UNKNOWN) or not isinstance(one.seconds, float):
+                return None
         return (outcomes, float(seconds)) if {MEMORY, RACES} <= {one.property for one in outcomes} else None
     except (ValueError, TypeError):
         return None
-
-
-def _outcome(property: Any, verdict: Any, reason: Any, seconds: Any) -> Outcome:
-    texts = isinstance(property, str) and isinstance(reason, str)
-    if not texts or verdict not in (PROVED, UNKNOWN) or not isinstance(seconds, float):
-        raise ValueError(f"no outcome: {property}, {verdict}")
-    return Outcome(property, verdict, reason, seconds)

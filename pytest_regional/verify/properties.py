@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 import z3
 
 from pytest_regional.verify.builder import READ, UPDATE, WRITE, Access
-from pytest_regional.verify.kernels import KernelRun
 from pytest_regional.verify.outcomes import (
     BUFFERS,
     COVERAGE,
@@ -24,9 +23,7 @@ from pytest_regional.verify.outcomes import (
     Outcome,
 )
 from pytest_regional.verify.question import HOLDS, Question, Tensor, conjuncts, exception_to, timed, variables_of
-from pytest_regional.verify.symbols import Expression, Scope, constant, evaluated, symbols_of
-
-_EQUAL_INDICES = "stores at loaded indices, two of which may be equal: PyTorch leaves open which one lasts"
+from pytest_regional.verify.symbols import Expression, constant, evaluated, parts_of, symbols_of
 
 
 def memory_safe(question: Question) -> Outcome:
@@ -114,24 +111,23 @@ def race_free(question: Question) -> Outcome:
                     continue
                 if write.kind == UPDATE and other.kind != READ:
                     continue
-                if _may_meet(question, write, other):
-                    found = _meeting(question, write, other, pairs)
-                    if found is not None:
-                        if question.run.equal_indices_allowed and loaded_by((write.offset,)):
-                            raise NotVerifiableError(_EQUAL_INDICES)
-                        what = "writes twice" if other is write else f"and a {other.kind} ({other.line}) meet"
-                        place = f"argument {write.argument}, {write.line}"
-                        return REFUTED, f"a {write.kind} {what}: {place}", example_of(question, found, second=True)
+                for argument in (write.argument, other.argument):
+                    if argument not in question.tensors:
+                        raise NotVerifiableError(f"argument {argument} is no known tensor")
+                if question.tensors[write.argument].storage != question.tensors[other.argument].storage:
+                    continue
+                found = _meeting(question, write, other, pairs)
+                if found is not None:
+                    if question.run.equal_indices_allowed and loaded_by((write.offset,)):
+                        raise NotVerifiableError(
+                            "stores at loaded indices, two of which may be equal: PyTorch leaves open which one lasts"
+                        )
+                    what = "writes twice" if other is write else f"and a {other.kind} ({other.line}) meet"
+                    place = f"argument {write.argument}, {write.line}"
+                    return REFUTED, f"a {write.kind} {what}: {place}", example_of(question, found, second=True)
         return HOLDS
 
     return timed(RACES, check)
-
-
-def _may_meet(question: Question, one: Access, other: Access) -> bool:
-    first, second = question.tensors.get(one.argument), question.tensors.get(other.argument)
-    if first is None or second is None:
-        raise NotVerifiableError(f"argument {one.argument if first is None else other.argument} is no known tensor")
-    return first.storage == second.storage
 
 
 def _meeting(
@@ -145,45 +141,31 @@ def _meeting(
     (second_mask, second_address), more = question.lowered(z3.And(other.path, other.mask), other.offset + theirs.start)
     known = [*question.closed([mask, address, *variables_of(question, write)], write.facts), *fits]
     second_known = [*question.closed([second_mask, second_address, *variables_of(question, other)], other.facts), *more]
-    other_names = [*pairs, *_marks(known + second_known)]
+    # Variables that stand for quotients and the like get second names as well.
+    marks = symbols_of(known + second_known).items()
+    marked = [(mark, z3.Int(f"{name}'")) for name, mark in marks if name.startswith(("quotient#", "wrapped#"))]
+    other_names = [*pairs, *marked]
     twin = [z3.substitute(part, *other_names) for part in (second_mask, second_address, *second_known)]
     if write is other:
         differ = z3.Or(*(v != z3.substitute(v, *other_names) for v in variables_of(question, write)))
     else:
         differ = z3.Or(*(p != z3.substitute(p, *other_names) for p in _programs(question, (write, other))))
-        linked = [*_program_links(question)]
+        linked = _program_links(question)
         known += linked
         twin += [z3.substitute(part, *other_names) for part in linked]
     meet, known = [mask, twin[0], address == twin[1], differ], [*known, *twin[2:]]
     found = question.refute(meet, known)
-    return None if found is None else _soonest(question, meet, known, (write, other), pairs) or found
-
-
-def _soonest(
-    question: Question,
-    meet: Sequence[Expression],
-    known: Sequence[Expression],
-    accesses: tuple[Access, Access],
-    pairs: Sequence[tuple[Expression, Expression]],
-) -> z3.ModelRef | None:
-    """Return values with small sizes, of two programs rather than of one, with which two accesses meet."""
-    apart = [program != z3.substitute(program, *pairs) for program in _programs(question, accesses)]
+    if found is None:
+        return None
+    # Small sizes are looked for, and two programs rather than one.
+    apart = [program != z3.substitute(program, *pairs) for program in _programs(question, (write, other))]
     links = _program_links(question)
     links += [z3.substitute(link, *pairs) for link in links]
     for more in ([z3.Or(*apart)], []) if apart else ([],):
-        found = question.small([*meet, *more], [*known, *links], question.symbols())
-        if found is not None:
-            return found
-    return None
-
-
-def _marks(expressions: Sequence[Expression]) -> list[tuple[Expression, Expression]]:
-    """Return second names for the variables that stand for quotients and the like."""
-    return [
-        (variable, z3.Int(f"{name}'"))
-        for name, variable in symbols_of(expressions).items()
-        if name.startswith(("quotient#", "wrapped#"))
-    ]
+        small = question.small([*meet, *more], [*known, *links], question.symbols())
+        if small is not None:
+            return small
+    return found
 
 
 def _programs(question: Question, accesses: Sequence[Access]) -> list[Expression]:
@@ -223,7 +205,9 @@ def covered(question: Question, argument: str) -> Outcome:
             raise NotVerifiableError(f"{argument} is a tensor with gaps")
         try:
             found = exception_to(question, [], [_times(question, store) == count])
-        except _UncountedError as uncounted:
+        except NotVerifiableError as uncounted:
+            if uncounted.model is None:
+                raise
             return REFUTED, f"the stores to {argument}: {uncounted}", example_of(question, uncounted.model)
         if found is None:
             return HOLDS
@@ -232,16 +216,12 @@ def covered(question: Question, argument: str) -> Outcome:
     return timed(COVERAGE, check)
 
 
-class _UncountedError(NotVerifiableError):
-    """How often a store happens is not known; where it may be less often than the tensor has elements."""
-
-    def __init__(self, reason: str, model: z3.ModelRef) -> None:
-        super().__init__(reason)
-        self.model = model
-
-
 def _times(question: Question, store: Access) -> Expression:
-    """Return how many programs, lanes and rounds execute ``store``: a product, one factor for each variable."""
+    """Return how many programs, lanes and rounds execute ``store``: a product, one factor for each variable.
+
+    Raises:
+        NotVerifiableError: that is not known; with values where it may be less often than the tensor has elements.
+    """
     (mask,), _ = question.lowered(z3.And(store.path, store.mask))
     conditions = conjuncts(z3.simplify(mask))
     times: Expression = z3.IntVal(1)
@@ -254,20 +234,20 @@ def _times(question: Question, store: Access) -> Expression:
             condition, bound = below[0]
             short = None if top is None else exception_to(question, [], [bound <= top, bound >= 0], store.facts)
             if short is not None:
-                raise _UncountedError(f"a grid that may be too small for {bound}", short)
+                raise NotVerifiableError(f"a grid that may be too small for {bound}", model=short)
             used.append(condition)
             top = bound
         if top is None or constant(z3.simplify(low)) != 0:
-            reason = "a loop that the mask does not end"
             again = exception_to(question, [mask, variable > 0], [z3.BoolVal(False)], store.facts)
-            raise NotVerifiableError(reason) if again is None else _UncountedError(reason, again)
+            raise NotVerifiableError("a loop that the mask does not end", model=again)
         times = times * top
     for condition in conditions:
         if any(condition.eq(known) for known in used):
             continue
         left = exception_to(question, used, [condition], store.facts)
         if left is not None:
-            raise _UncountedError(f"a mask that is more than the ends of the axes: {str(condition)[:80]}", left)
+            reason = f"a mask that is more than the ends of the axes: {str(condition)[:80]}"
+            raise NotVerifiableError(reason, model=left)
     return times
 
 
@@ -294,7 +274,7 @@ def filled(known: Sequence[Expression], whole: Tensor, parts: Sequence[Tensor], 
     """Prove that tensors fill the memory of ``whole``: no two meet, and together they have as many elements."""
 
     def check() -> tuple[str, str, Counterexample | None]:
-        question = Question(KernelRun(Scope(), [], [], ()), {}, known, seconds)
+        question = Question.of_sizes(known, seconds)
         span, (counts, _) = question.span(whole), question.lowered(*(part.count() for part in parts))
         if exception_to(question, [], [z3.Sum(counts) == span]) is not None:
             raise NotVerifiableError("the tensors written into one buffer are not as many elements as it has")
@@ -345,16 +325,8 @@ def _place(question: Question, numbers: Mapping[str, int], sizes: Mapping[str, i
 
 def loaded_by(expressions: Iterable[Expression]) -> set[str]:
     """Return the arguments whose elements integers in ``expressions`` depend on."""
-    found, seen, stack = set(), set(), list(expressions)
-    while stack:
-        expression = stack.pop()
-        if expression.get_id() in seen:
-            continue
-        seen.add(expression.get_id())
-        stack.extend(expression.children())
-        if z3.is_app(expression) and expression.decl().name().startswith("loaded "):
-            found.add(expression.decl().name().split(" ")[1])
-    return found
+    names = (part.decl().name() for part in parts_of(expressions) if z3.is_app(part))
+    return {name.split(" ")[1] for name in names if name.startswith("loaded ")}
 
 
 def _loaded(model: z3.ModelRef) -> dict[str, dict[int | None, int]]:

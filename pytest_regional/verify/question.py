@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ import z3
 
 from pytest_regional.verify.builder import Access
 from pytest_regional.verify.kernels import KernelRun
-from pytest_regional.verify.outcomes import PROVED, UNKNOWN, Counterexample, NotVerifiableError, Outcome, UndecidedError
+from pytest_regional.verify.outcomes import PROVED, UNKNOWN, Counterexample, NotVerifiableError, Outcome
 from pytest_regional.verify.symbols import Expression, Lowering, Scope, constant, parts_of, symbols_of
 
 
@@ -61,19 +62,13 @@ class Tensor:
 
 # Small enough to be run, and to be read; tried in this order before any size is allowed.
 _SMALL = (16, 256, 4096, 1 << 17, (1 << 31) + 4096)
-
-
 _FEW = 4096
-
 
 # A search that goes astray rarely comes back, one that begins anew often arrives: parts of the time that is left.
 _SHARES = (0.25, 0.33, 1.0)
 
 # Units of work (``rlimit``) that z3 5.4 does in a second of processor time: 1.3 to 5 million in the tests.
 _WORK = 2_000_000
-
-# How often a bound of a quotient is a bound of what is divided next.
-_ROUNDS = 3
 
 
 class Question:
@@ -93,34 +88,24 @@ class Question:
         self.numbers: dict[str, tuple[Expression, int, int]] = {}
         self.start()
         self.lowering = Lowering(run.scope)
-        self.facts = self._facts()
+        # What holds for all programs, lanes and rounds, without marks, each with its number in the kernel.
+        self.facts = [(-1, self.lowering.of(fact)) for fact in self.sizes]
+        for number, fact in enumerate(list(run.scope.facts)):
+            self.facts.append((number, self.lowering.of(fact)))
+            for alias in run.scope.aliases:
+                other = run.scope.replaced(fact, [alias])
+                if not other.eq(fact):
+                    self.facts.append((number, self.lowering.of(other)))
         self._spans: dict[Tensor, Expression] = {}
+
+    @classmethod
+    def of_sizes(cls, facts: Sequence[Expression], seconds: float) -> Question:
+        """Return a question about sizes, and no kernel."""
+        return cls(KernelRun(Scope(), [], [], ()), {}, facts, seconds)
 
     def start(self) -> None:
         """Begin to count the time for this kernel."""
         self.deadline = time.process_time() + self.seconds
-
-    def left(self) -> float:
-        """Return how many seconds there are for this kernel.
-
-        Raises:
-            UndecidedError: none.
-        """
-        left = self.deadline - time.process_time()
-        if left <= 0:
-            raise UndecidedError("out of time")
-        return left
-
-    def _facts(self) -> list[tuple[int, Expression]]:
-        """Return what holds for all programs, lanes and rounds, without marks, each with its number in the kernel."""
-        found = [(-1, self.lowering.of(fact)) for fact in self.sizes]
-        for number, fact in enumerate(list(self.run.scope.facts)):
-            found.append((number, self.lowering.of(fact)))
-            for alias in self.run.scope.aliases:
-                other = self.run.scope.replaced(fact, [alias])
-                if not other.eq(fact):
-                    found.append((number, self.lowering.of(other)))
-        return found
 
     def limits(self, names: Iterable[str]) -> list[Expression]:
         """Return the limits of variables, and of those that their limits mention."""
@@ -148,17 +133,14 @@ class Question:
         while count != len(names):
             count = len(names)
             names |= symbols_of([*expressions, *known, *self.lowering.known]).keys()
-            linked = self._links(names)
+            # What an index has to do with program and lane, where one of them is mentioned without it.
+            linked = [
+                self.link(name)
+                for name, index in self.run.scope.indices.items()
+                if name in names and not names.isdisjoint((index.base.decl().name(), index.lane.decl().name()))
+            ]
             names |= symbols_of(linked).keys()
         return [*known, *linked, *self.limits(names), *self.lowering.known]
-
-    def _links(self, names: set[str]) -> list[Expression]:
-        """Return what an index has to do with program and lane, where one of them is mentioned without it."""
-        found = []
-        for name, index in self.run.scope.indices.items():
-            if name in names and (index.base.decl().name() in names or index.lane.decl().name() in names):
-                found.append(self.link(name))
-        return found
 
     def link(self, name: str) -> Expression:
         """Return what an index is made of."""
@@ -170,13 +152,15 @@ class Question:
         """Return values for which all of ``expressions`` hold, or None if there are none.
 
         Raises:
-            UndecidedError: z3 does not know, or not in time.
+            NotVerifiableError: z3 does not know, or not in time.
         """
         parts = [*expressions, *known]
         quotients = [Quotient(*quotient) for quotient in self.lowering.quotients]
         asked = [z3.simplify(part, som=True) for part in (*parts, *quotient_lemmas(parts, quotients))]
         for seed, share in enumerate(_SHARES):
-            left = self.left()
+            left = self.deadline - time.process_time()
+            if left <= 0:
+                raise NotVerifiableError("out of time", final=False)
             # What z3 finds depends on the numbers of its terms: in a context of its own they are always the same.
             context = z3.Context()
             solver = z3.Solver(ctx=context)
@@ -190,7 +174,7 @@ class Question:
                 return None
             if answer == z3.sat:
                 return solver.model().translate(z3.main_ctx())
-        raise UndecidedError(f"z3 does not know: {solver.reason_unknown()}")
+        raise NotVerifiableError(f"z3 does not know: {solver.reason_unknown()}", final=False)
 
     def span(self, tensor: Tensor) -> Expression:
         """Return how many elements lie between a tensor's first and its last; none where a size may be 0 and is.
@@ -206,10 +190,6 @@ class Question:
             possible = sizes and self.refute([empty], [*known, *self.lowering.known]) is not None
             found = self._spans[tensor] = z3.If(empty, z3.IntVal(0), plain) if possible else plain
         return found
-
-    def about_sizes(self) -> Question:
-        """Return a question about the same sizes, and no kernel."""
-        return Question(KernelRun(Scope(), [], [], ()), {}, self.sizes, self.deadline - time.process_time())
 
     def smallest(
         self, expressions: Sequence[Expression], sizes: Sequence[Expression], facts: int = 0
@@ -232,30 +212,21 @@ class Question:
                 found = self.refute([*expressions, *bounds], known)
             except NotVerifiableError:
                 break
-            if found is not None:
-                return found if limit <= _FEW else self._narrowed(found, [*expressions, *bounds], known, sizes)
+            if found is None:
+                continue
+            # As many as possible are to be the smallest, so that tensors of them can be made.
+            for size in sizes if limit > _FEW else ():
+                bounds.append(size <= _SMALL[0])
+                try:
+                    smaller = self.refute([*expressions, *bounds], known)
+                except NotVerifiableError:
+                    break
+                if smaller is None:
+                    bounds.pop()
+                else:
+                    found = smaller
+            return found
         return None
-
-    def _narrowed(
-        self,
-        found: z3.ModelRef,
-        expressions: Sequence[Expression],
-        known: Sequence[Expression],
-        sizes: Sequence[Expression],
-    ) -> z3.ModelRef:
-        """Return values with which as many sizes as possible are small, so that tensors of them can be made."""
-        bounds: list[Expression] = []
-        for size in sizes:
-            bounds.append(size <= _SMALL[0])
-            try:
-                smaller = self.refute([*expressions, *bounds], known)
-            except NotVerifiableError:
-                break
-            if smaller is None:
-                bounds.pop()
-            else:
-                found = smaller
-        return found
 
     def symbols(self) -> list[Expression]:
         """Return the symbolic sizes."""
@@ -286,7 +257,7 @@ def decided(condition: Expression, known: Sequence[Expression], seconds: float) 
     Raises:
         NotVerifiableError: neither is known.
     """
-    question = Question(KernelRun(Scope(), [], [], ()), {}, known, seconds)
+    question = Question.of_sizes(known, seconds)
     (holds,), _ = question.lowered(condition)
     for answer, goal in ((False, holds), (True, z3.Not(holds))):
         if question.refute([goal], question.closed([goal])) is None:
@@ -303,7 +274,7 @@ def timed(property: str, check: Callable[[], tuple[str, str, Counterexample | No
     try:
         verdict, reason, found = check()
     except NotVerifiableError as error:
-        verdict, reason, found, final = UNKNOWN, str(error), None, not isinstance(error, UndecidedError)
+        verdict, reason, found, final = UNKNOWN, str(error), None, error.final
     return Outcome(property, verdict, reason, time.perf_counter() - started, found, final)
 
 
@@ -373,10 +344,12 @@ def quotient_lemmas(parts: Sequence[Expression], quotients: Iterable[Quotient]) 
     names = symbols_of(parts)
     mentioned = [q for q in found if q.value.decl().name() in names]
     mentioned += [q.twin() for q in found if f"{q.value.decl().name()}'" in names]
-    bounds = list(_bounds(parts))
+    compared = (p for p in parts_of(parts) if z3.is_lt(p) or z3.is_le(p) or z3.is_gt(p) or z3.is_ge(p))
+    # What is compared, and what it may be below.
+    bounds = [pair for part in compared for pair in itertools.permutations(part.children())]
     lemmas: list[Expression] = []
     seen: set[tuple[int, int]] = set()
-    for _ in range(_ROUNDS):
+    for _ in range(3):  # a bound of a quotient is one of what is divided next
         for quotient in mentioned:
             for value, bound in list(bounds):
                 key = quotient.value.get_id(), bound.get_id()
@@ -389,15 +362,6 @@ def quotient_lemmas(parts: Sequence[Expression], quotients: Iterable[Quotient]) 
                     lemmas.append(z3.Implies(given, quotient.value < below))
                     bounds.append((quotient.value, below))
     return lemmas + list(_twice(mentioned))
-
-
-def _bounds(parts: Sequence[Expression]) -> Iterator[tuple[Expression, Expression]]:
-    """Yield what is compared, and what it may be below."""
-    for part in parts_of(parts):
-        if z3.is_lt(part) or z3.is_le(part) or z3.is_gt(part) or z3.is_ge(part):
-            left, right = part.children()
-            yield left, right
-            yield right, left
 
 
 def _twice(quotients: Sequence[Quotient]) -> Iterator[Expression]:

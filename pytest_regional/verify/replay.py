@@ -7,6 +7,7 @@ import sys
 import time
 import types
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,9 @@ from pytest_regional.emulation.device import EmulationError, EmulationTimeoutErr
 from pytest_regional.emulation.device_rewrite import OperatorsOnCpu
 from pytest_regional.emulation.launch import LaunchPlan, launch_inductor_kernel
 from pytest_regional.emulation.memory import Memory
-from pytest_regional.verify.kernels import KernelRun
-from pytest_regional.verify.outcomes import COVERAGE, RACES, Counterexample, NotVerifiableError, UndecidedError
+from pytest_regional.verify.outcomes import COVERAGE, RACES, Counterexample, NotVerifiableError
 from pytest_regional.verify.question import Question, Tensor
-from pytest_regional.verify.sizes import Size
-from pytest_regional.verify.symbols import Scope, evaluated, symbols_of
+from pytest_regional.verify.symbols import Size, evaluated, symbols_of
 from pytest_regional.verify.wrappers import (
     ASSERTED,
     NAMED,
@@ -45,6 +44,7 @@ _NOT_RESERVED = 0x4000 if sys.platform == "linux" else 0
 """``MAP_NORESERVE``, which Python names from 3.13 on: memory that is not touched need not be there."""
 
 
+@dataclass
 class Replay:
     """One launch on tensors: what a refutation says happens.
 
@@ -53,11 +53,15 @@ class Replay:
         tensors: the arguments, by name.
     """
 
-    def __init__(self, launch: SymbolicLaunch, question: Question, example: Counterexample) -> None:
-        self.launch = launch
-        self.question = question
-        self.example = example
-        self.sizes = complete_sizes(question, example.sizes, _mentioned(question, launch))
+    launch: SymbolicLaunch
+    question: Question
+    example: Counterexample
+
+    def __post_init__(self) -> None:
+        expressions = [value.expression for value in self.launch.arguments.values() if isinstance(value, Size)]
+        for tensor in self.question.tensors.values():
+            expressions += [tensor.start, *tensor.sizes, *tensor.strides]
+        self.sizes = complete_sizes(self.question, self.example.sizes, symbols_of(expressions))
         self.memory = Memory()
         self.tensors: dict[str, torch.Tensor] = {}
 
@@ -70,15 +74,15 @@ class Replay:
             unwritten: for coverage: the argument of which an element is said to stay unwritten.
 
         Raises:
-            NotVerifiableError: the sizes are too large to be run.
-            UndecidedError: there is no time left.
+            NotVerifiableError: the sizes are too large to be run, or there is no time left.
         """
         self.tensors = self._tensors(shared=property == RACES, tracked=unwritten)
         plan = LaunchPlan(config=config, programs=0, races=property == RACES)
         arguments = [self._argument(name, value) for name, value in self.launch.arguments.items()]
         programs = None if property == COVERAGE else list(dict.fromkeys(self.example.programs))
         try:
-            with self.memory.until(_deadline(self.question.deadline, self.question.seconds)):
+            least = time.process_time() + _LEAST_SHARE * self.question.seconds
+            with self.memory.until(max(self.question.deadline, least)):
                 launch_inductor_kernel(
                     self.launch.tuner, arguments, {}, memory=self.memory, plan=plan, programs=programs
                 )
@@ -87,9 +91,9 @@ class Replay:
         except MemoryFaultError as fault:
             return str(fault)
         except EmulationTimeoutError as error:
-            raise UndecidedError(str(error)) from error
+            raise NotVerifiableError(str(error), final=False) from error
         except EmulationError:
-            return None
+            pass
         return None
 
     def _argument(self, name: str, value: Any) -> Any:
@@ -148,11 +152,6 @@ class Replay:
         return min(start + span, room) - (0 if shared else start)
 
 
-def _deadline(deadline: float, seconds: float) -> float:
-    """Return when a replay ends, of a kernel for which there are so many seconds."""
-    return max(deadline, time.process_time() + _LEAST_SHARE * seconds)
-
-
 def _fill(tensor: torch.Tensor, values: Mapping[int | None, int]) -> None:
     """Put integers into the memory that ``tensor`` begins."""
     flat = torch.empty(0, dtype=tensor.dtype)
@@ -179,20 +178,13 @@ def complete_sizes(question: Question, sizes: Mapping[str, int], mentioned: Mapp
     Raises:
         NotVerifiableError: z3 finds none.
     """
-    guards = question.about_sizes()
+    guards = Question.of_sizes(question.sizes, question.deadline - time.process_time())
     symbols = {**mentioned, **symbols_of(question.sizes)}
     fixed = [z3.Int(name) == value for name, value in sizes.items() if name in symbols]
     model = guards.smallest(fixed, list(symbols.values()))
     if model is None:
         raise NotVerifiableError("the sizes of a refutation contradict the guards")
     return {name: int(model.eval(symbol, model_completion=True).as_long()) for name, symbol in symbols.items()}
-
-
-def _mentioned(question: Question, launch: SymbolicLaunch) -> dict[str, Any]:
-    expressions = [value.expression for value in launch.arguments.values() if isinstance(value, Size)]
-    for tensor in question.tensors.values():
-        expressions += [tensor.start, *tensor.sizes, *tensor.strides]
-    return symbols_of(expressions)
 
 
 def fault_of_graph(graph: Graph, emulation: Emulation, seconds: float) -> str | None:
@@ -202,21 +194,31 @@ def fault_of_graph(graph: Graph, emulation: Emulation, seconds: float) -> str | 
         what the emulator says, how the results differ, or which inputs are not changed; None if nothing is wrong.
 
     Raises:
-        NotVerifiableError: z3 finds no sizes that the guards allow.
-        UndecidedError: there is no time left.
+        NotVerifiableError: z3 finds no sizes that the guards allow, or there is no time left.
     """
-    deadline = time.process_time() + seconds
-    sizes = _sizes_of(graph, seconds)
+    begun = time.process_time()
+    numbers = [
+        number
+        for value in graph.inputs
+        for number in ((*value.sizes, *value.strides) if isinstance(value, TensorInput) else (value,))
+    ]
+    mentioned = symbols_of(filter(z3.is_expr, numbers))
+    sizes = complete_sizes(Question.of_sizes(graph.known, seconds), {}, mentioned)
     given = _drawn(graph, sizes)
     try:
-        with emulation.memory.until(_deadline(deadline, seconds)):
+        with emulation.memory.until(max(begun + seconds, time.process_time() + _LEAST_SHARE * seconds)):
             used_again = _called(graph, list(given), emulation, lambda value, _: value)
-            separate = _called(graph, _drawn(graph, sizes), emulation, _copied)
+            separate = _called(
+                graph,
+                _drawn(graph, sizes),
+                emulation,
+                lambda value, _: value.clone() if isinstance(value, torch.Tensor) else value,
+            )
         not_updated = _not_updated(graph, given, sizes)
     except MemoryFaultError as fault:
         return str(fault)
     except EmulationTimeoutError as error:
-        raise UndecidedError(str(error)) from error
+        raise NotVerifiableError(str(error), final=False) from error
     except Exception as error:
         # An operator may refuse inputs that are drawn: a factorization, an index beyond the end.
         raise NotVerifiableError(f"generated code fails on drawn inputs: {first_line(error)}") from error
@@ -248,10 +250,6 @@ def _not_updated(graph: Graph, given: Sequence[Any], sizes: Mapping[str, int]) -
     return f"inputs {changed} are not changed, as the graph on the CPU changes them" if changed else None
 
 
-def _copied(value: Any, marked: bool) -> Any:
-    return value.clone() if isinstance(value, torch.Tensor) else value
-
-
 def _called(graph: Graph, inputs: list[Any], emulation: Emulation, reused: Callable[[Any, bool], Any]) -> Sequence[Any]:
     call = graph.call
     plain = getattr(call, "__func__", call)
@@ -273,13 +271,6 @@ def _called(graph: Graph, inputs: list[Any], emulation: Emulation, reused: Calla
     return returned
 
 
-def _sizes_of(graph: Graph, seconds: float) -> dict[str, int]:
-    """Return sizes that the guards allow."""
-    question = Question(KernelRun(Scope(), [], [], ()), {}, graph.known, seconds)
-    expressions = [n for value in graph.inputs for n in _expressions(value)]
-    return complete_sizes(question, {}, symbols_of(expressions))
-
-
 def _drawn(graph: Graph, sizes: Mapping[str, int]) -> list[Any]:
     """Return inputs: floats are drawn, the same each time, integers are zero."""
     generator = torch.Generator().manual_seed(0)
@@ -295,8 +286,3 @@ def _drawn(graph: Graph, sizes: Mapping[str, int]) -> list[Any]:
         kind = value.dtype.is_floating_point or value.dtype.is_complex
         found.append(tensor.copy_(torch.randn(shape, generator=generator)) if kind else tensor.zero_())
     return found
-
-
-def _expressions(value: Any) -> list[Any]:
-    parts = (*value.sizes, *value.strides) if isinstance(value, TensorInput) else (value,)
-    return [part for part in parts if z3.is_expr(part)]

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial, reduce
 from typing import Any, TypeAlias
 
 import triton.language as tl
 import z3
 
-from pytest_regional._torch.triton import kernel_type
 from pytest_regional.emulation.interpreter.builder import builder
 from pytest_regional.verify.outcomes import NotVerifiableError
 
@@ -55,33 +56,21 @@ def constant(expression: Expression) -> int | bool | None:
     return None
 
 
-def truncated_quotient(left: Expression, right: Expression) -> Expression:
-    """Divide as C does."""
-    return _divided(left, right, _TRUNCATED, lambda x, m: abs(x) // abs(m) * (1 if (x < 0) == (m < 0) else -1))
-
-
-def truncated_remainder(left: Expression, right: Expression) -> Expression:
-    """Return what C's division leaves, with the sign of ``left``."""
-    return _divided(left, right, _REMAINDER, lambda x, m: abs(x) % abs(m) * (1 if x >= 0 else -1))
-
-
-def floored_quotient(left: Expression, right: Expression) -> Expression:
-    """Divide as Python does."""
-    return _divided(left, right, _FLOORED, lambda x, m: x // m)
-
-
-def floored_remainder(left: Expression, right: Expression) -> Expression:
-    """Return what Python's division leaves, with the sign of ``right``."""
-    return _divided(left, right, _MODULO, lambda x, m: x % m)
-
-
-def _divided(left: Expression, right: Expression, mark: Any, fold: Any) -> Expression:
+def _divided(mark: Any, fold: Callable[[int, int], int], left: Expression, right: Expression) -> Expression:
     x, m = constant(left), constant(right)
     if x is not None and m:
         return z3.IntVal(fold(x, m))
     if m == 1:
         return left if mark.name() in _QUOTIENTS else z3.IntVal(0)
     return mark(left, right)
+
+
+# As C divides, and what that leaves, with the sign of the dividend.
+truncated_quotient = partial(_divided, _TRUNCATED, lambda x, m: abs(x) // abs(m) * (1 if (x < 0) == (m < 0) else -1))
+truncated_remainder = partial(_divided, _REMAINDER, lambda x, m: abs(x) % abs(m) * (1 if x >= 0 else -1))
+# As Python divides, and what that leaves, with the sign of the divisor.
+floored_quotient = partial(_divided, _FLOORED, operator.floordiv)
+floored_remainder = partial(_divided, _MODULO, operator.mod)
 
 
 def wrapped(value: Expression, bits: int, signed: bool) -> Expression:
@@ -130,10 +119,6 @@ class Scope:
     ranges: dict[str, tuple[int, int] | None] = field(default_factory=dict)
     facts: list[Expression] = field(default_factory=list)
     made: Counter[str] = field(default_factory=Counter)
-
-    def begin(self) -> None:
-        """Begin another run of the same kernel: the same variables are made again, so that paths can be compared."""
-        self.made.clear()
 
     def variable(self, name: str, low: Expression, high: Expression | None) -> Expression:
         """Return an integer from ``low`` to below ``high``, which this run has not made before."""
@@ -195,11 +180,7 @@ class Scope:
 
     def renaming(self) -> list[tuple[Expression, Expression]]:
         """Return a second name for every variable: another program, lane or round."""
-        pairs = []
-        for variable, _, _ in list(self.bounds.values()):
-            other = z3.Int(f"{variable.decl().name()}'")
-            pairs.append((variable, other))
-        return pairs
+        return [(variable, z3.Int(f"{name}'")) for name, (variable, _, _) in self.bounds.items()]
 
 
 class Lowering:
@@ -270,15 +251,14 @@ class Lowering:
             inside = z3.If(x >= 0, z3.And(inside, q >= 0), negative)
         if number is not None and number > 0:
             self.known.append(inside)
-        else:
-            self.known.append(z3.Implies(m > 0, inside))
-            self.known.append(z3.Implies(z3.And(m > 0, x >= 0), z3.And(q >= 0, q <= x)))
-            if not truncated:
-                # As in -(n // -b), which rounds up.
-                self.known.append(z3.Implies(m < 0, z3.And(rest <= 0, rest > m)))
-            else:
-                below = z3.If(x >= 0, z3.And(rest >= 0, rest < -m), z3.And(rest <= 0, rest > m))
-                self.known.append(z3.Implies(m < 0, below))
+            return q
+        self.known.append(z3.Implies(m > 0, inside))
+        self.known.append(z3.Implies(z3.And(m > 0, x >= 0), z3.And(q >= 0, q <= x)))
+        # As in -(n // -b), which rounds up.
+        below = z3.And(rest <= 0, rest > m)
+        if truncated:
+            below = z3.If(x >= 0, z3.And(rest >= 0, rest < -m), below)
+        self.known.append(z3.Implies(m < 0, below))
         return q
 
     def _wrapped(self, mark: Expression, value: Expression, bits: int, signed: bool) -> Expression:
@@ -420,8 +400,6 @@ class Symbol:
         self.lanes = tuple(lanes) if lanes else (None,) * len(self.shape)
         self.argument = argument
 
-    # What the interpreter asks of an array.
-
     @property
     def data(self) -> Symbol:
         """Return itself."""
@@ -462,11 +440,9 @@ class Symbol:
 
 def sort_of(scalar: Any) -> Any:
     """Return what z3 calls the values of one of Triton's types."""
-    if scalar.is_ptr():
-        return INTEGER
     if scalar.name == "int1":
         return TRUTH
-    return INTEGER if scalar.is_int() else FLOAT
+    return INTEGER if scalar.is_ptr() or scalar.is_int() else FLOAT
 
 
 def range_of(scalar: Any) -> tuple[int, int] | None:
@@ -474,11 +450,6 @@ def range_of(scalar: Any) -> tuple[int, int] | None:
     if scalar.is_ptr() or scalar.name == "int1" or not scalar.is_int():
         return None
     return limits(scalar.int_bitwidth, scalar.is_int_signed())
-
-
-def limits_of_type(name: str) -> tuple[int, int] | None:
-    """Return the limits of a type as signatures name it, or None if it is no integer."""
-    return None if name == "constexpr" else range_of(kernel_type(name).scalar)
 
 
 def number(value: Any, scalar: Any) -> Expression:
@@ -494,3 +465,158 @@ def scalar_tensor(symbol: Symbol) -> Any:
     """Return a ``tl.tensor`` of a scalar, or of a block if it has a shape."""
     kind = symbol.dtype if not symbol.shape else tl.block_type(symbol.dtype.scalar, list(symbol.shape))
     return tl.core.tensor(symbol, kind)
+
+
+# Sizes of a graph: Python integers that stand for all values that its guards allow
+
+Decide = Callable[[Expression], bool]
+Compare = Callable[[Any, Any], Any]
+
+
+def expression_of(value: Any) -> Expression:
+    """Return what an integer of Python, or a :class:`Size`, is for z3.
+
+    Raises:
+        NotVerifiableError: it is neither.
+    """
+    if isinstance(value, Size):
+        return value.expression
+    if isinstance(value, int):
+        return z3.IntVal(int(value))
+    raise NotVerifiableError(f"a size that is {type(value).__name__}")
+
+
+def _operation(compute: Compare, swapped: bool = False) -> Compare:
+    """Return a method that computes with a size and another, or an integer, which stands first if ``swapped``."""
+
+    def operation(self: Size, other: Any) -> Any:
+        if not isinstance(other, (int, Size)):
+            return NotImplemented
+        left, right = self.expression, expression_of(other)
+        decide = self.decide or getattr(other, "decide", None)
+        return Size(compute(right, left) if swapped else compute(left, right), decide)
+
+    return operation
+
+
+@dataclass(eq=False, repr=False)
+class Size:
+    """An integer, or a truth value, of the code that launches kernels.
+
+    Attributes:
+        expression: what it is for z3.
+        decide: says whether a condition holds, or raises :class:`NotVerifiableError`.
+    """
+
+    expression: Expression
+    decide: Decide | None = None
+
+    __add__, __radd__ = _operation(operator.add), _operation(operator.add, swapped=True)
+    __sub__, __rsub__ = _operation(operator.sub), _operation(operator.sub, swapped=True)
+    __mul__, __rmul__ = _operation(operator.mul), _operation(operator.mul, swapped=True)
+    __floordiv__, __rfloordiv__ = _operation(floored_quotient), _operation(floored_quotient, swapped=True)
+    __mod__, __rmod__ = _operation(floored_remainder), _operation(floored_remainder, swapped=True)
+    __lt__, __le__ = _operation(operator.lt), _operation(operator.le)
+    __gt__, __ge__ = _operation(operator.gt), _operation(operator.ge)
+    __eq__, __ne__ = _operation(operator.eq), _operation(operator.ne)
+    __hash__ = None  # type: ignore[assignment]  # equal ones are not known to be
+
+    def __neg__(self) -> Size:
+        return Size(-self.expression, self.decide)
+
+    def __pow__(self, other: Any) -> Any:
+        if not isinstance(other, int) or other < 0:
+            raise NotVerifiableError(f"a size to the power of {other}")
+        return Size(reduce(operator.mul, [self.expression] * other, z3.IntVal(1)), self.decide)
+
+    def __bool__(self) -> bool:
+        return bool(self._known())
+
+    def __index__(self) -> int:
+        return int(self._known())
+
+    __int__ = __index__
+
+    def _known(self) -> int | bool:
+        found = constant(z3.simplify(self.expression))
+        if found is None and z3.is_bool(self.expression) and self.decide is not None:
+            return self.decide(self.expression)
+        if found is None:
+            raise NotVerifiableError(f"Python needs the size {str(self.expression)[:80]}, which is not constant")
+        return found
+
+
+def _chosen(usual: Callable[..., Any], first: Compare, *values: Any) -> Any:
+    given = list(values[0]) if len(values) == 1 else list(values)
+    if not any(isinstance(value, Size) for value in given):
+        return usual(given)
+    expressions = [expression_of(value) for value in given]
+    decide = next((value.decide for value in given if isinstance(value, Size) and value.decide), None)
+    return Size(reduce(lambda a, b: z3.If(first(a, b), a, b), expressions), decide)
+
+
+largest, smallest = partial(_chosen, max, operator.ge), partial(_chosen, min, operator.le)
+"""Replace ``max`` and ``min``."""
+
+_OPERATIONS: dict[str, Callable[..., Expression]] = {
+    "Add": lambda *a: reduce(operator.add, a),
+    "Mul": lambda *a: reduce(operator.mul, a),
+    "FloorDiv": floored_quotient,
+    "CleanDiv": floored_quotient,
+    "Mod": floored_remainder,
+    "PythonMod": floored_remainder,
+    "ModularIndexing": lambda x, d, m: floored_remainder(floored_quotient(x, d), m),
+    "Identity": lambda x: x,
+    "Max": lambda *a: reduce(lambda x, y: z3.If(x >= y, x, y), a),
+    "Min": lambda *a: reduce(lambda x, y: z3.If(x <= y, x, y), a),
+    "Equality": operator.eq,
+    "Unequality": operator.ne,
+    "StrictLessThan": operator.lt,
+    "LessThan": operator.le,
+    "StrictGreaterThan": operator.gt,
+    "GreaterThan": operator.ge,
+    "And": z3.And,
+    "Or": z3.Or,
+    "Not": z3.Not,
+}
+
+
+def from_sympy(expression: Any) -> Expression:
+    """Return what one of PyTorch's expressions of sizes, which are sympy's, is for z3.
+
+    Raises:
+        NotVerifiableError: it has an operation that is not known here.
+    """
+    if getattr(expression, "is_Symbol", False):
+        return z3.Int(str(expression))
+    if getattr(expression, "is_Integer", False):
+        return z3.IntVal(int(expression))
+    if expression in (True, False):
+        return z3.BoolVal(bool(expression))
+    kind = type(expression).__name__
+    if kind == "Pow" and expression.args[1].is_Integer and expression.args[1] >= 0:
+        return reduce(operator.mul, [from_sympy(expression.args[0])] * int(expression.args[1]), z3.IntVal(1))
+    if kind not in _OPERATIONS:
+        raise NotVerifiableError(f"a size with {kind}: {expression}")
+    return _OPERATIONS[kind](*map(from_sympy, expression.args))
+
+
+def known_from(guards: Iterable[Any], ranges: Iterable[tuple[Any, Any, Any]]) -> list[Expression]:
+    """Return what guards, and the ranges of symbols, say; what cannot be said here is left out, as less is known then.
+
+    Args:
+        guards: sympy's truth values.
+        ranges: a symbol, its smallest and its largest value.
+    """
+    found = []
+    most = limits(64, signed=True)  # of PyTorch's sizes, whatever else is known of them
+    for symbol, low, high in ranges:
+        for bound, otherwise, compare in ((low, most[0], operator.ge), (high, most[1], operator.le)):
+            value = int(bound) if getattr(bound, "is_Integer", False) else otherwise
+            found.append(compare(from_sympy(symbol), z3.IntVal(value)))
+    for guard in guards:
+        try:
+            found.append(from_sympy(guard))
+        except NotVerifiableError:
+            continue
+    return found

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from pytest_regional._torch.triton import dtype_of_pointer, grid_of_inductor_kernel, jit_key, jit_source
+from pytest_regional._torch.triton import dtype_of_pointer, grid_of_inductor_kernel, jit_key, jit_source, kernel_type
 from pytest_regional.emulation.backend import Emulation, GeneratedGraph
 from pytest_regional.emulation.launch import GRID_LIMITS, constants_of, named_arguments
 from pytest_regional.verify.builder import READ, UPDATE, WRITE
@@ -38,8 +38,7 @@ from pytest_regional.verify.outcomes import (
 from pytest_regional.verify.properties import covered, filled, memory_safe, race_free
 from pytest_regional.verify.question import Question, Tensor, decided, reachable
 from pytest_regional.verify.replay import Replay, fault_of_graph
-from pytest_regional.verify.sizes import Size, expression_of, largest
-from pytest_regional.verify.symbols import limits_of_type
+from pytest_regional.verify.symbols import Size, expression_of, largest, range_of
 from pytest_regional.verify.wrappers import (
     Contents,
     Graph,
@@ -62,22 +61,6 @@ class Effects:
     updates: frozenset[str] = frozenset()
 
 
-@dataclass
-class _State:
-    """What is in memory between two steps.
-
-    Attributes:
-        holds: whose contents each storage holds.
-        overwritten: by what the contents of a buffer were overwritten.
-        written: of the contents that are not complete: the places that were written.
-    """
-
-    holds: dict[Storage, Contents] = field(default_factory=dict)
-    overwritten: dict[Contents, str] = field(default_factory=dict)
-    written: dict[Contents, dict[tuple[str, ...], View]] = field(default_factory=dict)
-    unknown: list[str] = field(default_factory=list)
-
-
 class BufferFlow:
     """The buffers of one graph, step by step.
 
@@ -97,7 +80,12 @@ class BufferFlow:
         self.refuted = ""
         self.required: dict[int, list[str]] = {}
         self.partial: list[tuple[View, Sequence[View]]] = []
-        self._state = _State()
+        # Whose contents each storage holds, and by what the contents of a buffer were overwritten.
+        self._holds: dict[Storage, Contents] = {}
+        self._overwritten: dict[Contents, str] = {}
+        # Of the contents that are not complete: the places that were written.
+        self._written: dict[Contents, dict[tuple[str, ...], View]] = {}
+        self._unknown: list[str] = []
         self._donated = set(donated)
         self._replaced = {run.inputs[number].contents for number, whole in (updated or {}).items() if whole}
         for step in run.steps:
@@ -107,18 +95,20 @@ class BufferFlow:
                 self._launch(step, effects.get(step.order, Effects()))
         for view in run.outputs:
             self._read(view, "the caller", in_place=False)
-        for number in updated or {}:
-            self._check_updated(run.inputs[number])
+        places = [one for written in self._written.values() for one in written.values()]
+        for view in (run.inputs[number] for number in updated or {}):
+            if not _is_empty(view) and not any(one.storage is view.storage for one in places):
+                self._refute(f"nothing is written to {view.contents.name}, which the graph changes")
         kept = sorted(set(run.reused_inputs) - self._donated)
         if kept:
-            self._state.unknown.append(f"the memory of inputs that are not donated is used again: {kept}")
+            self._unknown.append(f"the memory of inputs that are not donated is used again: {kept}")
 
     def outcome(self) -> Outcome:
         """Return what is known without asking about sizes."""
         if self.refuted:
             return Outcome(BUFFERS, REFUTED, self.refuted)
-        if self._state.unknown:
-            return Outcome(BUFFERS, UNKNOWN, self._state.unknown[0])
+        if self._unknown:
+            return Outcome(BUFFERS, UNKNOWN, self._unknown[0])
         return Outcome(BUFFERS, PROVED)
 
     def _operator(self, step: OperatorCall) -> None:
@@ -133,7 +123,7 @@ class BufferFlow:
         name = str(step.tuner.fn.__name__)
         views = {key: value for key, value in step.arguments.items() if isinstance(value, View)}
         if effects.reads is None or effects.writes is None:
-            self._state.unknown.append(f"what {name} reads and writes is not known")
+            self._unknown.append(f"what {name} reads and writes is not known")
             for view in views.values():
                 self._write(view, name)
                 view.contents.complete = True
@@ -142,41 +132,34 @@ class BufferFlow:
             self._read(views[argument], name, in_place=argument in effects.writes)
         for argument in sorted((effects.writes | effects.updates) & views.keys()):
             view = views[argument]
-            written = view.place() in self._state.written.get(view.contents, {})
+            written = view.place() in self._written.get(view.contents, {})
             complete = view.contents.complete or written
-            if argument in effects.writes and (not complete or (self._is_replaced(view) and not written)):
+            # Of an input that the graph replaces it writes each element.
+            whole = view.storage.whole
+            replaces = view.contents in self._replaced and whole is not None and whole.place() == view.place()
+            if argument in effects.writes and (not complete or (replaces and not written)):
                 self.required.setdefault(step.order, []).append(argument)
             if argument in effects.updates and not complete and argument not in effects.writes:
                 self._refute(f"{name} updates {view.contents.name} before anything was written to it")
             self._write(view, name)
 
-    def _is_replaced(self, view: View) -> bool:
-        """Say whether a tensor is an input of which the graph writes each element."""
-        whole = view.storage.whole
-        return view.contents in self._replaced and whole is not None and whole.place() == view.place()
-
-    def _check_updated(self, view: View) -> None:
-        places = [one for written in self._state.written.values() for one in written.values()]
-        if not _is_empty(view) and not any(one.storage is view.storage for one in places):
-            self._refute(f"nothing is written to {view.contents.name}, which the graph changes")
-
     def _write(self, view: View, by: str) -> None:
-        contents, held = view.contents, self._state.holds.get(view.storage)
+        contents, held = view.contents, self._holds.get(view.storage)
         if held is not None and held is not contents:
-            self._state.overwritten[held] = by
+            self._overwritten[held] = by
         elif held is None and contents.before is not None:
-            self._state.overwritten[contents.before] = by
-        self._state.holds[view.storage] = contents
-        self._state.written.setdefault(contents, {})[view.place()] = view
+            self._overwritten[contents.before] = by
+        self._holds[view.storage] = contents
+        self._written.setdefault(contents, {})[view.place()] = view
 
     def _read(self, view: View, by: str, in_place: bool) -> None:
         contents = view.contents
         if _is_empty(view):
             return
-        if contents in self._state.overwritten:
-            self._refute(f"{by} reads {contents.name}, which {self._state.overwritten[contents]} overwrote")
+        if contents in self._overwritten:
+            self._refute(f"{by} reads {contents.name}, which {self._overwritten[contents]} overwrote")
             return
-        places = self._state.written.get(contents, {})
+        places = self._written.get(contents, {})
         if contents.complete or view.place() in places:
             return
         if not places and contents.before is not None and in_place:
@@ -188,9 +171,8 @@ class BufferFlow:
             self._refute(f"{by} reads {contents.name} before anything was written to it")
             return
         whole = view.storage.whole
-        if whole is not None and whole.place() in places:
-            return
-        self.partial.append((view, list(places.values())))
+        if whole is None or whole.place() not in places:
+            self.partial.append((view, list(places.values())))
 
     def _refute(self, what: str) -> None:
         self.refuted = self.refuted or what
@@ -204,9 +186,6 @@ def _is_empty(view: View) -> bool:
 _LARGEST = 1 << 49
 
 DEFAULT_SECONDS = 20.0
-
-_CONTRADICTION = "what is known of the kernel contradicts itself"
-_MAY_OVERFLOW = "an index may overflow, as memory safety is not proved"
 
 GRAPH = "all kernels of a graph"
 """Stands in the place of a kernel's name where nothing is known of the code that launches them."""
@@ -235,6 +214,7 @@ class Verified:
     digest: str = ""
 
 
+@dataclass
 class Verification:
     """The kernels of a program, collected while they are compiled, verified afterwards.
 
@@ -242,10 +222,9 @@ class Verification:
         seconds: for each kernel.
     """
 
-    def __init__(self, seconds: float = DEFAULT_SECONDS) -> None:
-        self.seconds = seconds
-        self._waiting: list[Callable[[], list[Verified]]] = []
-        self._found: list[Verified] = []
+    seconds: float = DEFAULT_SECONDS
+    _waiting: list[Callable[[], list[Verified]]] = field(default_factory=list)
+    _found: list[Verified] = field(default_factory=list)
 
     def later(self, verify: Callable[[], list[Verified]]) -> None:
         """Remember how to verify kernels whose code is there now."""
@@ -292,7 +271,8 @@ def verifying(
         try:
             graph = graph_of(generated)
         except NotVerifiableError as error:
-            made.later(functools.partial(list, [_nothing_of(GRAPH, str(error))]))
+            nothing = _nothing_of(GRAPH, str(error))
+            made.later(lambda: [nothing])
         else:
             made.later(functools.partial(_verified_graph, graph, emulation, seconds, store))
 
@@ -331,7 +311,7 @@ def verify_graph(
     run = run_wrapper(graph, named_arguments, functools.partial(decided, seconds=seconds))
     graph = replace(graph, known=run.known)
     kernels = {launch.order: _run_all(launch, seconds) for launch in run.launches}
-    effects = {order: _effects(runs[0]) for order, runs in kernels.items()}
+    effects = {order: _effects(questions[0]) for order, questions in kernels.items()}
     flow = BufferFlow(run, effects, graph.donated, graph.updated)
     found = [
         _verified(launch, number, question, flow.required.get(launch.order, []), store)
@@ -419,14 +399,15 @@ def _outcomes(launch: SymbolicLaunch, number: int, question: Question, required:
     # A counterexample is an access that happens; and where memory is not proved, nothing is.
     if memory.verdict == PROVED and races.verdict != REFUTED:
         try:
-            reason, final = "" if reachable(question) else _CONTRADICTION, True
+            reason, final = "" if reachable(question) else "what is known of the kernel contradicts itself", True
         except NotVerifiableError as error:
             reason, final = str(error), False
         if reason:
             yield from (Outcome(p, UNKNOWN, reason, final=final) for p in (MEMORY, RACES, COVERAGE))
             return
     if memory.verdict != PROVED and races.verdict == PROVED:
-        races = replace(races, verdict=UNKNOWN, reason=_MAY_OVERFLOW)
+        reason = "an index may overflow, as memory safety is not proved"
+        races = replace(races, verdict=UNKNOWN, reason=reason)
     safe = [memory, races]
     yield from safe
     for argument in required:
@@ -440,37 +421,24 @@ def _verified_buffers(graph: Graph, flow: BufferFlow, emulation: Emulation, seco
     started = time.perf_counter()
     outcome = flow.outcome()
     if outcome.verdict == REFUTED:
-        outcome = _replayed_buffers(graph, outcome, emulation, seconds)
+        outcome = _after_replay(outcome, lambda: fault_of_graph(graph, emulation, seconds))
     elif outcome.verdict == PROVED:
         for view, parts in flow.partial:
-            outcome = _filled(graph, view, parts, seconds)
+            whole, name = view.storage.whole, view.contents.name
+            dtype = None if whole is None else whole.dtype
+            if whole is None or dtype is None or any(part.dtype != dtype for part in parts):
+                outcome = Outcome(BUFFERS, UNKNOWN, f"{name} is filled by tensors of several types")
+            else:
+                outcome = filled(graph.known, whole.tensor(dtype), [part.tensor(dtype) for part in parts], seconds)
             if outcome.verdict != PROVED:
                 break
     spent = time.perf_counter() - started
     return Verified(BUFFERS_OF_GRAPH, {}, (replace(outcome, seconds=spent),), spent, _digest_of_graph(graph))
 
 
-def _filled(graph: Graph, view: View, parts: Sequence[View], seconds: float) -> Outcome:
-    whole, name = view.storage.whole, view.contents.name
-    if whole is None or whole.dtype is None or any(part.dtype != whole.dtype for part in parts):
-        return Outcome(BUFFERS, UNKNOWN, f"{name} is filled by tensors of several types")
-    dtype = whole.dtype
-    return filled(graph.known, whole.tensor(dtype), [part.tensor(dtype) for part in parts], seconds)
-
-
 def _digest_of_graph(graph: Graph) -> str:
     parts = [graph.source, *map(str, graph.inputs), *sorted(fact.sexpr() for fact in graph.known), str(graph.updated)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
-
-
-def _replayed_buffers(graph: Graph, outcome: Outcome, emulation: Emulation, seconds: float) -> Outcome:
-    try:
-        fault = fault_of_graph(graph, emulation, seconds)
-    except (NotVerifiableError, KeyError) as error:
-        return replace(outcome, verdict=UNKNOWN, reason=f"{outcome.reason}; no replay: {error}", final=False)
-    if fault is None:
-        return replace(outcome, verdict=UNKNOWN, reason=f"{outcome.reason}; a replay finds no fault", final=False)
-    return replace(outcome, reason=f"{outcome.reason}: {fault}")
 
 
 def _replayed(launch: SymbolicLaunch, question: Question, number: int, outcome: Outcome, argument: str = "") -> Outcome:
@@ -482,8 +450,13 @@ def _replayed(launch: SymbolicLaunch, question: Question, number: int, outcome: 
         # Data may not allow what the code does not assert.
         reason = f"{outcome.reason}; no replay: data determine {', '.join(unbacked)}"
         return replace(outcome, verdict=UNKNOWN, reason=reason)
+    example = outcome.counterexample
+    return _after_replay(outcome, lambda: Replay(launch, question, example).fault(outcome.property, number, argument))
+
+
+def _after_replay(outcome: Outcome, replayed: Callable[[], str | None]) -> Outcome:
     try:
-        fault = Replay(launch, question, outcome.counterexample).fault(outcome.property, number, argument)
+        fault = replayed()
     except (NotVerifiableError, KeyError, MemoryError) as error:
         return replace(outcome, verdict=UNKNOWN, reason=f"{outcome.reason}; no replay: {error}", final=False)
     if fault is None:
@@ -513,10 +486,9 @@ def question_of(launch: SymbolicLaunch, config: Any, seconds: float) -> Question
             arguments[name] = expression_of(value)
         elif isinstance(value, (bool, float)) or value is None:
             arguments[name] = value
-        elif isinstance(value, torch.Tensor):
-            raise NotVerifiableError(f"argument {name} is a tensor of the module")
         else:
-            raise NotVerifiableError(f"argument {name} is a {type(value).__name__}")
+            kind = "tensor of the module" if isinstance(value, torch.Tensor) else type(value).__name__
+            raise NotVerifiableError(f"argument {name} is a {kind}")
     sizes = grid_of_inductor_kernel(tuner.inductor_meta, config, numbers)
     grid = [expression_of(size) for size in sizes]
     run = run_kernel(tuner.fn, arguments, signature, grid, seconds=seconds)
@@ -533,7 +505,7 @@ def question_of(launch: SymbolicLaunch, config: Any, seconds: float) -> Question
     question.numbers = {
         name: (arguments[name], *limits)
         for name in numbers.keys() & signature.keys()
-        if (limits := limits_of_type(signature[name])) is not None
+        if signature[name] != "constexpr" and (limits := range_of(kernel_type(signature[name]).scalar)) is not None
     }
     return question
 

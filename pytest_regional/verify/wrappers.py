@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import functools
 import inspect
 import textwrap
 import types
@@ -23,8 +24,17 @@ from pytest_regional._torch.tracing import known_of_sizes, size_expression
 from pytest_regional.emulation.backend import GeneratedGraph
 from pytest_regional.verify.outcomes import NotVerifiableError
 from pytest_regional.verify.question import Tensor
-from pytest_regional.verify.sizes import Decide, Size, expression_of, from_sympy, known_from, largest, smallest
-from pytest_regional.verify.symbols import Expression, limits
+from pytest_regional.verify.symbols import (
+    Decide,
+    Expression,
+    Size,
+    expression_of,
+    from_sympy,
+    known_from,
+    largest,
+    limits,
+    smallest,
+)
 
 REUSED = "__reused"
 """The name under which generated code that was changed calls what gives memory to another buffer."""
@@ -189,6 +199,7 @@ class Contents:
     complete: bool = False
 
 
+@dataclass(eq=False)
 class FromData:
     """An integer that the code takes out of a tensor; it is a size, once it has a name.
 
@@ -198,10 +209,9 @@ class FromData:
         read: the tensor whose element it is, if it is one.
     """
 
-    def __init__(self, low: int, high: int, read: View | None = None) -> None:
-        self.low = low
-        self.high = high
-        self.read = read
+    low: int
+    high: int
+    read: View | None = None
 
     def __bool__(self) -> bool:
         raise NotVerifiableError("a branch on what a tensor holds in the code that launches kernels")
@@ -212,6 +222,7 @@ class FromData:
     __hash__ = None  # type: ignore[assignment]  # equal ones are not known to be
 
 
+@dataclass(eq=False, repr=False)
 class View:
     """Stands for a tensor in the code that launches kernels.
 
@@ -224,21 +235,15 @@ class View:
         dtype: of its elements.
     """
 
-    def __init__(
-        self,
-        storage: Storage,
-        contents: Contents,
-        sizes: Sequence[Any],
-        strides: Sequence[Any],
-        start: Any,
-        dtype: torch.dtype | None,
-    ) -> None:
-        self.storage = storage
-        self.contents = contents
-        self.sizes = tuple(sizes)
-        self.strides = tuple(strides)
-        self.start = start
-        self.dtype = dtype
+    storage: Storage
+    contents: Contents
+    sizes: Sequence[Any]
+    strides: Sequence[Any]
+    start: Any
+    dtype: torch.dtype | None
+
+    def __post_init__(self) -> None:
+        self.sizes, self.strides = tuple(self.sizes), tuple(self.strides)
 
     def tensor(self, dtype: torch.dtype) -> Tensor:
         """Return it as an argument of a kernel that takes it for a tensor of ``dtype``, where its own is not known.
@@ -246,6 +251,10 @@ class View:
         Raises:
             NotVerifiableError: its sizes are not known.
         """
+        whole, room = self.storage.whole, None
+        known = whole is not None and whole.dtype is not None and whole.dtype == self.dtype
+        if whole is not None and known and whole.place() != self.place():
+            room = whole.tensor(dtype).span()
         return Tensor(
             self.storage.name,
             expression_of(self.start),
@@ -253,14 +262,8 @@ class View:
             tuple(map(expression_of, self.strides)),
             self.dtype or dtype,
             self.storage.given,
-            self._room(),
+            room,
         )
-
-    def _room(self) -> Expression | None:
-        whole = self.storage.whole
-        if whole is None or whole.dtype is None or whole.dtype != self.dtype or whole.place() == self.place():
-            return None
-        return whole.tensor(whole.dtype).span()
 
     def size(self, axis: int | None = None) -> Any:
         """Return its sizes, or that of one axis, as code asks that is not given them."""
@@ -365,13 +368,11 @@ class OperatorCall:
         name: of the operator.
         reads: tensors it was given.
         writes: tensors that it fills.
-        order: how many launches and operators came before.
     """
 
     name: str
     reads: tuple[View, ...]
     writes: tuple[View, ...]
-    order: int
 
 
 @dataclass
@@ -429,23 +430,17 @@ def run_wrapper(
     return result
 
 
+@dataclass(eq=False)
 class _Run:
     """One run: the names that the generated code finds in its module."""
 
-    def __init__(
-        self,
-        result: WrapperRun,
-        name_arguments: Callable[[Any, Sequence[Any]], dict[str, Any]],
-        decide: Decide,
-        marked: Mapping[types.FunctionType, types.FunctionType],
-    ) -> None:
-        self.name_arguments = name_arguments
-        self.marked = marked
-        self.decide = decide
-        self.result = result
-        self.count = 0
-        self.constants: dict[int, View] = {}
-        self.modules: dict[int, dict[str, Any]] = {}
+    result: WrapperRun
+    name_arguments: Callable[[Any, Sequence[Any]], dict[str, Any]]
+    decide: Decide
+    marked: Mapping[types.FunctionType, types.FunctionType]
+    count: int = 0
+    constants: dict[int, View] = field(default_factory=dict)
+    modules: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def given(self, name: str, value: Any) -> Any:
         if isinstance(value, TensorInput):
@@ -477,12 +472,34 @@ class _Run:
     def names_of(self, module: dict[str, Any]) -> dict[str, Any]:
         """Return what generated code finds under the names of its module."""
         found = self.modules.get(id(module))
-        if found is None:
-            found = self.modules[id(module)] = _Names(self, module)
-            # They find each other there, so they come last.
-            for function in _functions_in(module):
-                if function in self.marked:
-                    found[function.__name__] = self.function(function)
+        if found is not None:
+            return found
+        replaced = {
+            "assert_size_stride": self.assert_size_stride,
+            "assert_tensor_metadata": self.assert_metadata,
+            "assert_size_stride_grouped": self.assert_sizes_strides,
+            "assert_alignment": lambda *_: None,
+            "copy_if_misaligned": lambda view: view,
+            "reinterpret_tensor": self.reinterpret_tensor,
+            "get_raw_stream": lambda *_: 0,
+            "extern_kernels": _Operators(self, "extern_kernels"),
+            "torch": _Torch(self),
+            "aten": _Operators(self, "aten"),
+            "inductor_ops": _Operators(self, "inductor"),
+        }
+        found = self.modules[id(module)] = {name: replaced.get(name, value) for name, value in module.items()}
+        for name, value in module.items():
+            if name.startswith("empty_strided"):
+                found[name] = self.empty_strided
+            elif isinstance(value, torch.Tensor):
+                found[name] = self.constant(value)
+            elif hasattr(value, "triton_meta"):
+                found[name] = types.SimpleNamespace(run=functools.partial(self.launch, value))
+        found |= {"max": largest, "min": smallest, REUSED: self.reused, NAMED: self.named, ASSERTED: self.asserted}
+        # They find each other there, so they come last.
+        for function in _functions_in(module):
+            if function in self.marked:
+                found[function.__name__] = self.function(function)
         return found
 
     # What takes the place of the functions that generated code calls.
@@ -504,7 +521,7 @@ class _Run:
     def filled(self, view: View, name: str, *reads: Any) -> View:
         """Note that a method of a tensor wrote all of it."""
         self.count += 1
-        self.result.steps.append(OperatorCall(name, tuple(_views(reads)), (view,), self.count))
+        self.result.steps.append(OperatorCall(name, tuple(_views(reads)), (view,)))
         return view
 
     def empty_strided(self, size: Sequence[Any], stride: Sequence[Any], dtype: torch.dtype, *_: Any, **__: Any) -> View:
@@ -514,19 +531,17 @@ class _Run:
         return View(view.storage, view.contents, size, stride, view.start + offset, view.dtype)
 
     def named(self, name: str, value: Any) -> Any:
-        """Return what a variable holds, where it is a number out of a tensor as a size of that name."""
-        return self.unbacked(name, value) if isinstance(value, FromData) else value
-
-    def unbacked(self, name: str, number: FromData) -> Size:
-        """Return a size that data determine; the graph has the same name for it."""
+        """Return what a variable holds; a number out of a tensor as a size of that name, which the graph has for it."""
+        if not isinstance(value, FromData):
+            return value
         if name in self.result.unbacked:
             raise NotVerifiableError(f"the number {name} is taken out of tensors twice")
-        if number.read is not None:
+        if value.read is not None:
             self.count += 1
-            self.result.steps.append(OperatorCall("item", (number.read,), (), self.count))
+            self.result.steps.append(OperatorCall("item", (value.read,), ()))
         size = z3.Int(name)
         self.result.unbacked.add(name)
-        self.result.known.append(z3.And(size >= number.low, size <= number.high))
+        self.result.known.append(z3.And(size >= value.low, size <= value.high))
         return Size(size, self.decide)
 
     def asserted(self, condition: Any) -> Any:
@@ -567,7 +582,7 @@ class _Run:
         written = [named.pop("out", None), *written_arguments(target, arguments, named)]
         writes = tuple(_views(written))
         reads = tuple(_views((*arguments, *named.values())))
-        self.result.steps.append(OperatorCall(name, reads, writes, self.count))
+        self.result.steps.append(OperatorCall(name, reads, writes))
         if isinstance(written[0], View):
             return written[0]
         if reads and returns_a_view(target):
@@ -582,47 +597,10 @@ class _Run:
         self.result.steps.append(SymbolicLaunch(tuner, values, self.count, known, unbacked))
 
     def constant(self, tensor: torch.Tensor) -> View:
-        found = self.constants.get(id(tensor))
-        if found is None:
-            name = self.name("constant")
-            found = self.constants[id(tensor)] = self.view(
-                name, tensor.shape, tensor.stride(), tensor.dtype, given=True
-            )
-        return found
-
-
-class _Names(dict):  # type: ignore[type-arg]
-    """The globals of generated code; a function's are looked up in a dictionary, whatever its class."""
-
-    def __init__(self, run: _Run, original: Mapping[str, Any]) -> None:
-        replaced = {
-            "assert_size_stride": run.assert_size_stride,
-            "assert_tensor_metadata": run.assert_metadata,
-            "assert_size_stride_grouped": run.assert_sizes_strides,
-            "assert_alignment": lambda *_: None,
-            "copy_if_misaligned": lambda view: view,
-            "reinterpret_tensor": run.reinterpret_tensor,
-            "get_raw_stream": lambda *_: 0,
-            "extern_kernels": _Operators(run, "extern_kernels"),
-            "torch": _Torch(run),
-            "aten": _Operators(run, "aten"),
-            "inductor_ops": _Operators(run, "inductor"),
-        }
-        super().__init__()
-        for name, value in original.items():
-            self[name] = replaced.get(name, value)
-            if name.startswith("empty_strided"):
-                self[name] = run.empty_strided
-            elif isinstance(value, torch.Tensor):
-                self[name] = run.constant(value)
-            elif hasattr(value, "triton_meta"):
-                self[name] = types.SimpleNamespace(run=_launcher(run, value))
-        self["max"], self["min"] = largest, smallest
-        self[REUSED], self[NAMED], self[ASSERTED] = run.reused, run.named, run.asserted
-
-
-def _launcher(run: _Run, tuner: Any) -> Callable[..., None]:
-    return lambda *arguments, **named: run.launch(tuner, *arguments, **named)
+        if id(tensor) not in self.constants:
+            made = self.view(self.name("constant"), tensor.shape, tensor.stride(), tensor.dtype, given=True)
+            self.constants[id(tensor)] = made
+        return self.constants[id(tensor)]
 
 
 def _views(values: Iterable[Any]) -> Iterator[View]:
@@ -646,9 +624,15 @@ def with_reuse_marked(call: types.FunctionType) -> types.FunctionType:
     text = source_of(call)
     lines, tree = text.splitlines(), ast.parse(text)
     for node in ast.walk(tree):
-        if isinstance(node, ast.If) and (condition := _condition_without_which_it_raises(node)) is not None:
-            call_of_it = ast.Call(func=ast.Name(id=ASSERTED, ctx=ast.Load()), args=[condition], keywords=[])
-            node.test = ast.UnaryOp(op=ast.Not(), operand=call_of_it)
+        if (
+            isinstance(node, ast.If)  # if not condition: raise ...
+            and isinstance(node.test, ast.UnaryOp)
+            and isinstance(node.test.op, ast.Not)
+            and not node.orelse
+            and all(isinstance(part, ast.Raise) for part in node.body)
+        ):
+            condition = [node.test.operand]
+            node.test.operand = ast.Call(func=ast.Name(id=ASSERTED, ctx=ast.Load()), args=condition, keywords=[])
         if not isinstance(node, ast.Assign):
             continue
         marked = lines[node.lineno - 1].rstrip().endswith("# reuse")
@@ -665,20 +649,12 @@ def with_reuse_marked(call: types.FunctionType) -> types.FunctionType:
     return found
 
 
-def _condition_without_which_it_raises(node: ast.If) -> ast.expr | None:
-    """Return the condition of ``if not condition: raise ...``, or None if a statement is something else."""
-    test = node.test
-    negated = isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
-    raises = not node.orelse and all(isinstance(part, ast.Raise) for part in node.body)
-    return test.operand if isinstance(test, ast.UnaryOp) and negated and raises else None
-
-
+@dataclass(eq=False)
 class _Operators:
     """A namespace of operators: what they are given is read or written, what they return is new."""
 
-    def __init__(self, run: _Run, name: str) -> None:
-        self._run = run
-        self._name = name
+    _run: _Run
+    _name: str
 
     def __getattr__(self, name: str) -> Any:
         return _Operators(self._run, f"{self._name}.{name}")
@@ -687,11 +663,11 @@ class _Operators:
         return self._run.operator(self._name, *arguments, **named)
 
 
+@dataclass(eq=False)
 class _Torch:
     """The module ``torch`` of generated code: its operators, types, and contexts."""
 
-    def __init__(self, run: _Run) -> None:
-        self._run = run
+    _run: _Run
 
     def __getattr__(self, name: str) -> Any:
         return _Operators(self._run, "torch.ops") if name == "ops" else getattr(torch, name)

@@ -10,7 +10,7 @@ from pytest_regional import region
 from .lookups import NEEDS, check, cold_and_warm
 from .programs import pair
 
-pytestmark = pytest.mark.regional_compile(requires=(*NEEDS, "backward", "outer_cache_of_functions"), dynamic=False)
+pytestmark = pytest.mark.regional_compile(requires=(*NEEDS, "backward", "outer_cache_of_training"), dynamic=False)
 
 
 def function(forward_factor=1, backward_factor=1):

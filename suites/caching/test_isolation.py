@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from .lookups import NEEDS, cold_and_warm
 from .programs import mlp, pair
@@ -75,8 +77,7 @@ def test_entries_are_not_seen_by_other_tests(regional, which):
     cold_and_warm(regional, mlp, pair(regional))
 
 
-@pytest.mark.parametrize("which", ["one test", "another test"])
-def test_a_reset_empties_the_cache(regional, which):
-    for _ in range(2):
-        cold_and_warm(regional, mlp, pair(regional))
-        regional.reset()
+@settings(max_examples=2, deadline=None)
+@given(another=st.booleans())
+def test_entries_are_not_seen_by_other_examples(regional, another):
+    cold_and_warm(regional, mlp, pair(regional))

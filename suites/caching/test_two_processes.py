@@ -90,7 +90,7 @@ def compile_all(regional, outcomes, factor):
 
 def outcomes(regional, outcome):
     """Return the cases that the backend takes, and what each lookup shall be."""
-    needs = {"symbolic": "dynamic_shapes", "function": "outer_cache_of_functions"}
+    needs = {"symbolic": "dynamic_shapes", "function": "outer_cache_of_training"}
     names = [name for name, *_ in cases(regional) if regional.supports(needs.get(name, "outer_cache"))]
     return dict.fromkeys(names, outcome)
 

@@ -19,7 +19,7 @@ def test_edges_that_a_post_grad_pass_adds(regional, case):
     record.code.assert_not_fused(*case.code)
 
 
-@pytest.mark.regional_compile(requires=("region_edges",))
+@pytest.mark.regional_compile(requires=("region_order",))
 @cases
 def test_edges_that_a_pass_adds_before_regions_are_compiled(regional, case):
     record = run_ordered_regions(regional, case.program, regional.randn(8, 8), regional.randn(8, 8), edges=case.edges)

@@ -91,7 +91,7 @@ def test_every_edge_holds(regional, seed):
 
 
 @pytest.mark.quick
-@pytest.mark.regional_compile(requires=("region_edges",))
+@pytest.mark.regional_compile(requires=("region_order",))
 @pytest.mark.parametrize("seed", range(5))
 def test_every_edge_in_a_region_holds(regional, seed):
     check(run_ordered_regions, regional, seed)

@@ -18,9 +18,9 @@ def _nothing_ran():
     RAN.clear()
 
 
-@pytest.mark.regional_compile(requires=("regions", "region_edges", "inductor_code"))
+@pytest.mark.regional_compile(requires=("regions", "region_order", "inductor_code"))
 def test_an_edge_inside_a_region(regional):
-    """What the capability ``region_edges`` is about."""
+    """What the capability ``region_order`` is about."""
     inputs = regional.randn(8, 8), regional.randn(8, 8)
     record = run_ordered_regions(regional, independent, *inputs, edges=(("add", "mm"), ("mm", "mul")))
     record.code.assert_order("aten.add", "aten.mm", "aten.mul")
@@ -37,7 +37,7 @@ def twins(x, w):
 
 
 @pytest.mark.quick
-@pytest.mark.regional_compile(requires=("regions", "region_edges"))
+@pytest.mark.regional_compile(requires=("regions", "region_order"))
 def test_a_region_with_an_edge_is_not_shared_with_one_without(regional):
     inputs = regional.randn(8, 8), regional.randn(8, 8)
     record = run_ordered_regions(regional, twins, *inputs, edges=(("add#2", "mm#2"), ("mm#2", "mul#2")))
@@ -61,7 +61,7 @@ def region_and_eager(x, w):
     return first @ second
 
 
-@pytest.mark.regional_compile(requires=("regions", "region_edges"))
+@pytest.mark.regional_compile(requires=("regions", "region_order"))
 @pytest.mark.parametrize("program", [two_regions, region_and_eager], ids=lambda program: program.__name__)
 def test_an_edge_that_crosses_regions_orders_them(regional, program):
     inputs = regional.randn(8, 8), regional.randn(8, 8)

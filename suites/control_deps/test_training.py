@@ -41,7 +41,7 @@ def test_ops_that_no_graph_has_are_noticed(regional):
         run_ordered(regional, without_kernels, regional.randn(8, 8), regional.randn(8, 8), edges=(("sin", "mm"),))
 
 
-@pytest.mark.regional_compile(requires=("region_edges", "backward"))
+@pytest.mark.regional_compile(requires=("region_order", "backward"))
 def test_an_edge_in_the_backward_of_a_region(regional):
     record = run_ordered_regions(regional, trained, *pair(regional), edges=BACKWARD)
     record.code.assert_order("aten.cos", "aten.mm", "aten.mul", graph="backward")

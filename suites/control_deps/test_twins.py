@@ -66,7 +66,7 @@ def inlined_behind(x, w):
 
 
 @pytest.mark.quick
-@pytest.mark.regional_compile(requires=("region_edges",), dynamic=False)
+@pytest.mark.regional_compile(requires=("region_order",), dynamic=False)
 def test_such_a_value_of_a_region_is_waited_for(regional):
     """Left alone, all but the product is one kernel behind it; edges are there before the region is compiled."""
     edges = (("cos", "mm"), ("mm", "sub"))

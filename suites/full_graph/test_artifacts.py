@@ -7,7 +7,7 @@ import torch
 
 from ..models.layers import RMSNorm, SwiGLU, in_region  # noqa: TID252
 
-NEEDS = ("full_graph", "full_graph_artifacts", "backward")
+NEEDS = ("full_graph", "backward")
 pytestmark = [
     pytest.mark.regional_compile(requires=NEEDS, expects_regions=False),
     pytest.mark.filterwarnings("ignore:full_inductor compiles whole graphs"),

@@ -153,7 +153,7 @@ def uuids(regional):
     }
 
 
-@pytest.mark.regional_compile(requires=("full_graph", "full_graph_artifacts"), expects_regions=False)
+@pytest.mark.regional_compile(requires=("full_graph",), expects_regions=False)
 def test_identities_differ_with_the_passes_and_hold_in_another_process(regional):
     if regional.pipeline.PassPipeline([regional.pipeline.terminal]).uuid() is None:
         pytest.skip(f"the pass of {regional.backend} has no uuid, so nothing is composed of it")
@@ -188,4 +188,4 @@ def test_annotating_by_predicate_makes_regions_of_a_model_without(regional):
         return regional.pipeline.compile(model, steps[0], passes=[annotate])
 
     regional.assert_training_parity(Gated().to(regional.device), steps, compiled=compiled)
-    assert "gate" in {region.name for graph in regional.graphs for region in graph.regions}
+    assert "gate" in {region.name for graph in regional.observer.graph_records() for region in graph.regions}

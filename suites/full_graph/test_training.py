@@ -42,7 +42,7 @@ def test_inference_with_flex_attention(regional):
     tokens, _ = token_batches(regional, TINY, 1)[0]
     with torch.no_grad():
         regional.assert_parity(model.logits, tokens)
-    assert {r.name for g in regional.graphs for r in g.regions} == {"attention"}
+    assert {r.name for g in regional.observer.graph_records() for r in g.regions} == {"attention"}
 
 
 @pytest.mark.regional_compile(requires=("flex_attention", "flex_attention_backward"))

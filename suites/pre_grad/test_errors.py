@@ -15,7 +15,7 @@ from .table import NEEDS
 
 pytestmark = pytest.mark.regional_compile(requires=NEEDS, dynamic=False, expects_regions=False)
 checked = pytest.mark.regional_compile(
-    requires=("pre_grad_passes", "pre_grad_timing_checked"), dynamic=False, expects_regions=False
+    requires=("pre_grad_passes", "annotation_checks"), dynamic=False, expects_regions=False
 )
 
 _names = itertools.count()

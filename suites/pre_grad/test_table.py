@@ -56,7 +56,7 @@ def test_training(regional, pre_grad_pass, row, kind):
     check(regional, pre_grad_pass, row, kind, training=True)
 
 
-@pytest.mark.regional_compile(requires=(*NEEDS, "backward", "outer_cache_before_backward"), dynamic=False)
+@pytest.mark.regional_compile(requires=(*NEEDS, "backward", "outer_cache_of_training"), dynamic=False)
 @rows
 def test_a_training_graph_is_saved_before_any_backward(regional, pre_grad_pass, row):
     counting = pre_grad_pass(uuid=row.uuid) if row.passes else None

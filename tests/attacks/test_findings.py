@@ -22,7 +22,6 @@ from pytest_regional.fuzz.draw.graphs import random_programs
 from pytest_regional.fuzz.findings import files
 from pytest_regional.fuzz.findings.files import PARAMETERS
 from pytest_regional.fuzz.findings.folder import FindingsFolder, to_data
-from pytest_regional.fuzz.model import source
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Region, Step
 from pytest_regional.fuzz.operators.table import operators
@@ -36,13 +35,14 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What injected code calls, and whose calls are collected."""
     calls: list[str] = []
     monkeypatch.setattr(builtins, RAN, lambda *given: calls.append("called"), raising=False)
-    execute = source._execute
+    compiled = builtins.compile
 
-    def watched(text: str, scope: dict[str, Any]) -> None:
-        calls.extend(f"executed as {kind}" for kind in _foreign(text))
-        execute(text, scope)
+    def watched(text: Any, filename: Any, *given: Any, **named: Any) -> Any:
+        if str(filename).startswith("<program "):
+            calls.extend(f"executed as {kind}" for kind in _foreign(text))
+        return compiled(text, filename, *given, **named)
 
-    monkeypatch.setattr(source, "_execute", watched)
+    monkeypatch.setattr(builtins, "compile", watched)
     return calls
 
 

@@ -13,8 +13,7 @@ import sys
 
 import pytest
 
-from pytest_regional.harness.kernel_store import VARIABLE, KernelFiles, kernels_kept
-from pytest_regional.harness.kernel_store.files import prepared
+from pytest_regional.harness.kernel_store import VARIABLE, KernelFiles, kernels_kept, prepared
 
 KEY, OTHER = (hashlib.sha256(name).hexdigest() for name in (b"one", b"other"))
 RIGHT, WRONG = b"what the compiler made", b"what somebody else made"
@@ -293,7 +292,7 @@ def test_a_launcher_of_a_wrapped_c_compiler_is_made_each_time(tmp_path, monkeypa
 
 
 def test_that_one_self_test_passed_is_not_believed_of_another(tmp_path, monkeypatch):
-    from pytest_regional.harness.devices import emulated
+    import pytest_regional.harness.devices.emulated as emulated
 
     monkeypatch.setenv(VARIABLE, str(tmp_path / "store"))
     emulated.remember("h200")

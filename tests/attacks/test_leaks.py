@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional._torch import MissingTorchSymbolError
-from pytest_regional.harness.isolation import snapshot
-from pytest_regional.harness.isolation.watched import State
+from pytest_regional.harness.isolation import Snapshot, snapshot
 from tests.docs.fenced import table
 from tests.faults import leaks
 from tests.faults.leaks import trials
@@ -97,20 +95,14 @@ def test_all_in_one_run(pytester):
 
 
 def test_this_torch_has_all_that_is_watched():
-    watched, missing = snapshot.readable(while_compiling=False)
-    assert len(watched) == len(snapshot.WATCHED)
-    assert not missing
+    assert Snapshot.take().watched == list(snapshot.WATCHED)
 
 
 def test_what_this_torch_lacks_is_not_watched(monkeypatch):
-    def read():
-        raise MissingTorchSymbolError
-
-    gone = State("gone", read, None)
-    monkeypatch.setattr(snapshot, "WATCHED", (*snapshot.WATCHED, gone))
-    watched, missing = snapshot.readable.__wrapped__(while_compiling=False)
-    assert list(missing) == [gone]
-    assert gone not in watched
+    monkeypatch.delattr("torch._C._dynamo.eval_frame.get_eval_frame_callback")
+    watched = snapshot.readable.__wrapped__(while_compiling=False)
+    (_gone,) = (one for one in snapshot.WATCHED if one not in watched)
+    assert len(watched) == len(snapshot.WATCHED) - 1
 
 
 def test_what_is_seen_is_in_the_documentation():

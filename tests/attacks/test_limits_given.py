@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_regional._base.limits import LEAST_BYTES, Budget, memory_limit, time_limit
-from pytest_regional.plugin import options
+from pytest_regional.plugin import settings
 from pytest_regional.testing import regional
 
 NONSENSE = ("inf", "nan", "1e18", "-1", "0", "1K", "9" * 400, "1.5.5", "\x1b[2J")
@@ -31,8 +31,8 @@ MORE = {
 GIVEN = [(option, value) for option in RANGES for value in (*NONSENSE, *MORE[option]) if (option, value) not in TAKEN]
 
 
-def _resolve(pytester: pytest.Pytester, *arguments: str) -> options.Settings:
-    return options.resolve(pytester.parseconfig("-p", "no:randomly", *arguments))
+def _resolve(pytester: pytest.Pytester, *arguments: str) -> settings.Settings:
+    return settings.resolve(pytester.parseconfig("-p", "no:randomly", *arguments))
 
 
 def _argument(option: str, value: str) -> str:

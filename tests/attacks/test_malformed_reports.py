@@ -16,6 +16,7 @@ import pytest
 import pytest_regional
 from pytest_regional.cli import main
 from pytest_regional.report.document import RunReport
+from pytest_regional.report.outputs import write_report
 from pytest_regional.report.page import html_of
 from tests.report.test_document import fact
 from tests.report.test_page import sample
@@ -30,7 +31,7 @@ VALUES: tuple[Any, ...] = (
 @pytest.fixture
 def good(tmp_path: Path) -> Path:
     path = tmp_path / "good.json"
-    sample().write(path)
+    write_report(sample(), path)
     return path
 
 
@@ -129,7 +130,7 @@ def test_no_file(
 def test_written_files_are_standard_json(tmp_path: Path) -> None:
     report = sample()
     report.tests[0]["compile_seconds"] = float("nan")
-    report.write(tmp_path / "report.json")
+    write_report(report, tmp_path / "report.json")
 
     def refuse(name: str) -> None:
         raise AssertionError(name)

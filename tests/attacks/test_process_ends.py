@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 
 import pytest
-
-from pytest_regional.plugin.environment import hold, remove_folders
 
 from .runs import REPORTS, Run, run
 
@@ -79,6 +78,13 @@ def test_what_python_does_not_hear_of(tmp_path, code):
     assert is_refused(run, "while it ran test_it.py::test_ends")
 
 
+def hold(folder):
+    """Lock a run's directory as the run does; return what lets it go."""
+    file = (folder / "lock").open("w")
+    fcntl.flock(file, fcntl.LOCK_EX)
+    return file.close
+
+
 def test_the_next_run_removes_what_a_killed_one_left_and_nothing_else(tmp_path):
     assert len(ended_by(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)").left) == 1
     living, without_lock = (tmp_path / "temporary" / f"pytest-regional-{name}" for name in ("living", "lockless"))
@@ -92,19 +98,22 @@ def test_the_next_run_removes_what_a_killed_one_left_and_nothing_else(tmp_path):
     assert ended_by(tmp_path, "pass").left == [without_lock.name]
 
 
-def test_another_users_or_a_linked_directory_is_not_removed(tmp_path, monkeypatch):
+def test_another_users_or_a_linked_directory_is_not_removed(tmp_path, monkeypatch, pytester):
+    def begin_a_run():
+        pytester.parseconfig("--regional-backend=aot_eager")
+
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     elsewhere, foreign = tmp_path / "elsewhere", tmp_path / "pytest-regional-foreign"
     for folder in (elsewhere, foreign):
         folder.mkdir()
         hold(folder)()
     (tmp_path / "pytest-regional-link").symlink_to(elsewhere)
-    monkeypatch.setattr("os.getuid", lambda: foreign.stat().st_uid + 1)
-    remove_folders()
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # a worker removes nothing
+    with monkeypatch.context() as patch:
+        patch.setattr("os.getuid", lambda: foreign.stat().st_uid + 1)
+        begin_a_run()
     assert foreign.exists()
-    monkeypatch.undo()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    remove_folders()
+    begin_a_run()
     assert not foreign.exists()
     assert (elsewhere / "lock").exists()
 

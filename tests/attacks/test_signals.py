@@ -6,8 +6,6 @@ import signal
 
 import pytest
 
-from pytest_regional.plugin.endings import EndingSignals
-
 from .runs import Run, run
 
 SIGNALS = ("SIGTERM", "SIGHUP", "SIGQUIT")
@@ -76,12 +74,12 @@ def test_in_teardown(tmp_path):
 INTERRUPTED_WHILE = {
     "a test is reported": "def pytest_runtest_logreport(): os.kill(os.getpid(), signal.SIGINT)",
     "reports are written": """
-from pytest_regional.report import details
-add_to_run = details.add_to_run
+from pytest_regional.report import junit
+add_to_run = junit.add_to_run
 def interrupted(*arguments):
     os.kill(os.getpid(), signal.SIGINT)
     return add_to_run(*arguments)
-details.add_to_run = interrupted
+junit.add_to_run = interrupted
 """,
 }
 
@@ -175,12 +173,14 @@ def test_a_second_signal_ends_the_process_at_once(tmp_path):
     assert "test_it.py::test_it" in run.report["unfinished"]
 
 
-def test_handlers_are_restored():
+def test_handlers_are_restored(pytester):
     def handlers():
         return [signal.getsignal(getattr(signal, name)) for name in SIGNALS]
 
-    before, signals = handlers(), EndingSignals(str)
-    signals.install()
-    assert handlers() != before
-    signals.put_back()
+    before = handlers()
+    pytester.makeconftest("import signal\ndef pytest_runtest_setup(): print(signal.getsignal(signal.SIGTERM))")
+    pytester.makepyfile("def test_it(): pass")
+    result = pytester.runpytest_inprocess("--regional-backend=aot_eager", "--regional-device=cpu", "-s")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*bound method EndingSignals*"])
     assert handlers() == before

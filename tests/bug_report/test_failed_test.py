@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional.bug_report import running
 from pytest_regional.bug_report.running import ScriptRunner, subject_of_test
-from pytest_regional.bug_report.scripts import SubjectError
 
 pytestmark = pytest.mark.usefixtures("warm_process")
 
@@ -134,7 +134,7 @@ def test_a_crash_is_the_same_if_class_and_cause_are(folder, tmp_path):
 @pytest.mark.slow("reduces a graph in a process", fast="test_of_several_graphs_the_one_that_fails_is_reduced")
 def test_a_graph_that_is_wrong_already(folder, tmp_path):
     (tmp_path / "test_own.py").write_text(CRASH)
-    with pytest.raises(SubjectError, match="Dynamo's graph of it is wrong already when it runs eagerly"):
+    with pytest.raises(RegionalValueError, match="Dynamo's graph of it is wrong already when it runs eagerly"):
         subject_of_test("test_own.py::test_capture", "--regional-backend=aot_eager -p no:cacheprovider")
 
 
@@ -147,7 +147,7 @@ def test_several_graphs_of_which_none_fails_alone(folder):
         "    return lambda *x: [one + added for one in gm(*x)]\n\nwrong.graphs = 0\n"
     )
 
-    with pytest.raises(SubjectError, match="Dynamo makes 2 graphs of the program, and none of them fails alone"):
+    with pytest.raises(RegionalValueError, match="Dynamo makes 2 graphs of the program, and none of them fails alone"):
         subject_of_test("test_own.py::test_program", "--regional-backend=own:wrong -p no:cacheprovider")
 
 
@@ -155,12 +155,12 @@ def test_several_graphs_of_which_none_fails_alone(folder):
 def test_a_graph_break_that_is_not_allowed(folder):
     (folder / "test_own.py").write_text(BROKEN.replace(", fullgraph=False", ""))
 
-    with pytest.raises(SubjectError, match=r"its graph cannot be captured: Unsupported: .*graph_break"):
+    with pytest.raises(RegionalValueError, match=r"its graph cannot be captured: Unsupported: .*graph_break"):
         subject_of_test("test_own.py::test_program", "--regional-backend=own:wrong -p no:cacheprovider")
 
 
 def test_options_that_no_shell_reads():
-    with pytest.raises(SubjectError, match=r"--options=\"-k 'two\" cannot be read: No closing quotation"):
+    with pytest.raises(RegionalValueError, match=r"--options=\"-k 'two\" cannot be read: No closing quotation"):
         subject_of_test("test_own.py::test_program", "-k 'two")
 
 
@@ -168,7 +168,7 @@ def test_a_test_that_takes_too_long(folder, monkeypatch):
     (folder / "test_own.py").write_text("import time\n\ndef test_program():\n    time.sleep(60)\n")
     monkeypatch.setattr(running, "_SECONDS", 2.0)
 
-    with pytest.raises(SubjectError, match=r"test_own.py::test_program did not end within 2 s.* a script"):
+    with pytest.raises(RegionalValueError, match=r"test_own.py::test_program did not end within 2 s.* a script"):
         subject_of_test("test_own.py::test_program")
 
 

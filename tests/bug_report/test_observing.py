@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_regional.bug_report._script_run import features_of, operators_of
+from pytest_regional.bug_report.known_issues import features_of, operators_of
 
 
 @torch.library.custom_op("regional_observing::scale", mutates_args=())

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_regional.reference import ArtifactError
 from pytest_regional.reference.caching import container
-from pytest_regional.reference.caching.container import WrongKindError, seal, unseal
+from pytest_regional.reference.caching.container import seal, unseal
 from tests.faults.caching.trials import flipped, refusal
 from tests.faults.caching.writer import MACHINE
 
@@ -86,7 +86,7 @@ def test_a_header_that_fits_its_checksum_and_says_nothing_is_refused(header: byt
 
 
 def test_another_kind_is_refused(sealed: bytes) -> None:
-    with pytest.raises(WrongKindError, match="holds 'region', not 'whole result'"):
+    with pytest.raises(ArtifactError, match="holds 'region', not 'whole result'"):
         unseal(sealed, kind="whole result")
 
 
@@ -125,7 +125,7 @@ def test_every_error_can_be_caught_as_one() -> None:
 
     named = {name: kind for name, kind in vars(container).items() if name.endswith("Error")}
     own = [kind for kind in named.values() if kind.__module__ == container.__name__]
-    # A graph that cannot be stored is no fault of an artifact.
-    kinds = [kind for kind in own if kind is not container.UnsavableGraphError]
+    # A value that cannot be stored is no fault of an artifact.
+    kinds = [kind for kind in own if kind is not container.UnstorableError]
     assert len(kinds) >= 3
     assert all(issubclass(kind, ArtifactError) for kind in kinds)

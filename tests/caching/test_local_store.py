@@ -36,11 +36,11 @@ def test_entries_of_a_key_come_back_in_one_order(store: LocalStore) -> None:
     found = list(store.candidates("ab"))
     assert sorted(found) == [b"%d" % number for number in range(5)]
     assert list(LocalStore(store.folder).candidates("ab")) == found
-    assert store.keys() == ("ab", "cd")
+    assert sorted(path.name for path in store.folder.iterdir() if path.name != "tmp") == ["ab", "cd"]
 
 
 def test_an_empty_store_has_nothing_and_makes_nothing(store: LocalStore) -> None:
-    assert (list(store.candidates("ab")), store.keys(), store.folder.exists()) == ([], (), False)
+    assert (list(store.candidates("ab")), store.folder.exists()) == ([], False)
 
 
 def test_equal_payloads_are_one_file(store: LocalStore) -> None:
@@ -176,7 +176,7 @@ def test_an_unsafe_folder_is_one_warning_each_way(store: LocalStore, place: str)
 
 def test_a_file_in_the_stores_place_is_one_warning(store: LocalStore) -> None:
     store.folder.write_text("")
-    assert (list(store.candidates("ab")), store.keys()) == ([], ())
+    assert list(store.candidates("ab")) == []
     with pytest.warns(CacheWarning, match="are not saved.*is not a directory") as said:
         assert [store.save("ab", b"") for _ in range(2)] == [False, False]
     assert len(said) == 1

@@ -60,11 +60,11 @@ def test_processors_with_other_instructions_differ(monkeypatch: pytest.MonkeyPat
         return lambda *_, **__: f"processor: 0\nflags\t\t: {flags}\n\nprocessor: 1\nflags\t\t: {flags}\n"
 
     monkeypatch.setattr(Path, "read_text", cpuinfo("sse4 avx2"))
-    first = container._cpu("")
+    first = container._cpu_features()
     monkeypatch.setattr(Path, "read_text", cpuinfo("avx2 sse4"))
-    assert container._cpu("") == first
+    assert container._cpu_features() == first
     monkeypatch.setattr(Path, "read_text", cpuinfo("avx2 sse4 amx"))
-    assert container._cpu("") != first
+    assert container._cpu_features() != first
 
 
 @pytest.mark.parametrize(

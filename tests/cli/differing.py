@@ -152,11 +152,11 @@ def failing():
 
 def reduced(world, rank=0):
     """Return a program with a collective, in a new process group."""
-    from pytest_regional._torch.distributed import fake_store
+    from torch.testing._internal.distributed.fake_pg import FakeStore
 
     if dist.is_initialized():
         dist.destroy_process_group()
-    dist.init_process_group("fake", store=fake_store(), rank=rank, world_size=world)
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
 
     def program(x):
         return torch.ops._c10d_functional.wait_tensor(
@@ -182,10 +182,9 @@ def sharded(*names):
     """Return a program of a tensor on a mesh of four ranks."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Replicate, Shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    from pytest_regional._torch.distributed import fake_store
-
-    dist.init_process_group("fake", store=fake_store(), rank=0, world_size=4)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=names)
     return lambda x: (x * 2).sin(), (DTensor.from_local(torch.randn(4, 4), mesh, [Shard(0), Replicate()]),)
 

@@ -8,8 +8,7 @@ import venv
 
 import pytest
 
-from pytest_regional.cli import bisect_version, main
-from pytest_regional.cli.bisect_version import Checked, conclusion
+from pytest_regional.cli import main
 
 SCRIPT = "import sys, torch\nprint('torch', torch.__version__)\nsys.exit({})\n"
 
@@ -67,15 +66,22 @@ def test_a_finding_is_replayed(environments, tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("statuses", "sentence"),
     [
-        ((1, 1, 0), "first bad release: 1 or earlier. It is gone since 3 (still in 2)"),
-        ((0, 2, 1), "first bad release: 3. It came with 3 (not in 1)"),
+        ((1, 1, 0), "first bad release: 2.11.0 or earlier. It is gone since 2.15.0 (still in 2.13.0)"),
+        ((0, 2, 1), "first bad release: 2.15.0. It came with 2.15.0 (not in 2.11.0)"),
         ((0, 0, 0), "all releases that were checked are right"),
         ((1, 1, 1), "all releases that were checked are wrong"),
         ((2, 2, 2), "no release could be checked"),
     ],
 )
-def test_conclusions(statuses, sentence):
-    assert conclusion([Checked(str(place), status, "") for place, status in enumerate(statuses, 1)]) == sentence
+def test_conclusions(environments, tmp_path, capsys, monkeypatch, statuses, sentence):
+    left = list(statuses)
+    monkeypatch.setattr(
+        subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, left.pop(0), "said", "")
+    )
+    script = tmp_path / "finding.py"
+    script.write_text("")
+    bisect(environments, script)
+    assert capsys.readouterr().out.splitlines()[-1] == sentence
 
 
 def test_a_release_that_could_not_be_checked(environments, tmp_path, capsys):
@@ -109,19 +115,22 @@ def test_an_environment_is_made_once(tmp_path, monkeypatch):
     commands = []
 
     def run(command, **options):
-        commands.append(command[command.index("install") :])
+        if "install" in command:
+            commands.append(command[command.index("install") :])
         return subprocess.CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr(venv, "create", lambda folder, **options: folder.mkdir(exist_ok=True))
+    monkeypatch.setattr(venv, "create", lambda folder, **options: folder.mkdir(exist_ok=True, parents=True))
     monkeypatch.setattr(subprocess, "run", run)
-    folder = tmp_path / "torch-2.13.0"
+    script = tmp_path / "finding.py"
+    script.write_text("")
+    kept = tmp_path / "kept"
     for _ in range(2):
-        bisect_version.environment(folder, "2.13.0", tmp_path)
+        assert bisect(kept, script, "2.13.0", f"--wheels={tmp_path}") == 0
     assert [command[-1] for command in commands] == ["torch==2.13.0"] * 2
     assert all("--find-links" in command for command in commands)
     assert any("pytest" in part or part.startswith("/") for part in commands[1][:-1])
-    (folder / "installed").unlink()
-    bisect_version.environment(folder, "2.13.0")
+    (kept / "torch-2.13.0" / "installed").unlink()
+    assert bisect(kept, script, "2.13.0") == 0
     assert len(commands) == 4
 
 

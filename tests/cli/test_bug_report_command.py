@@ -14,7 +14,7 @@ import pytest
 from pytest_regional.bug_report import gathering
 from pytest_regional.bug_report.gathering import BugReport
 from pytest_regional.bug_report.running import ScriptRun
-from pytest_regional.cli import bug_report, main
+from pytest_regional.cli import main
 
 FINDING = Path(__file__).with_name("data") / "floor_of_quotient.json"
 
@@ -170,10 +170,10 @@ def gathered(monkeypatch):
 def test_an_output_that_cannot_be_written_in_the_end(tmp_path, monkeypatch, capsys):
     """A disk may be full by then."""
 
-    def refuse(path, data):
+    def refuse(path, target):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(bug_report, "write_whole", refuse)
+    monkeypatch.setattr(Path, "replace", refuse)
     output = tmp_path / "report.md"
 
     assert main(["bug-report", str(FINDING), f"--output={output}"]) == 2

@@ -8,8 +8,7 @@ import pytest
 
 from pytest_regional.cli import main
 from pytest_regional.fuzz.caches.findings import SequenceFinding
-from pytest_regional.fuzz.caches.model import Key
-from pytest_regional.fuzz.caches.sequences import Compile, Restart
+from pytest_regional.fuzz.caches.sequences import Compile, Key, Restart
 from pytest_regional.fuzz.findings.files import Signature
 from pytest_regional.fuzz.findings.folder import Finding, FindingsFolder
 from pytest_regional.fuzz.model.arguments import TensorInput

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pkgutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_regional import cli
 from pytest_regional.cli import main
 
 #: A backend of one fault: its results are doubled, whatever the graph.
@@ -77,8 +79,9 @@ def test_ray_that_is_not_installed(capsys, monkeypatch):
     assert "pip install 'pytest-regional[cluster]'" in capsys.readouterr().err
 
 
-def test_the_command_imports_no_torch_before_it_is_needed():
-    code = "import sys; from pytest_regional.cli import fuzz; sys.exit('torch' in sys.modules)"
+def test_no_command_imports_torch_before_it_is_needed():
+    names = ", ".join(f"pytest_regional.cli.{module.name}" for module in pkgutil.iter_modules(cli.__path__))
+    code = f"import sys, {names}; sys.exit('torch' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=False).returncode == 0
 

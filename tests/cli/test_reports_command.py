@@ -8,6 +8,7 @@ import pytest
 
 from pytest_regional.cli import main
 from pytest_regional.report.document import RunReport
+from pytest_regional.report.outputs import write_report
 from tests.report.ci_sample import failed, finding, fuzzed
 from tests.report.test_document import fact, report
 
@@ -15,7 +16,7 @@ from tests.report.test_document import fact, report
 @pytest.fixture
 def write(tmp_path):
     def write(name, *tests):
-        report(*tests).write(tmp_path / name)
+        write_report(report(*tests), tmp_path / name)
         return str(tmp_path / name)
 
     return write

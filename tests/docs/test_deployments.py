@@ -13,7 +13,7 @@ import time
 import pytest
 from fenced import DOCS
 
-from pytest_regional.cli import findings, fuzz
+from pytest_regional.cli import main
 from tests.report.schemas import GITHUB_WORKFLOW, check, published
 
 yaml = pytest.importorskip("yaml", reason="PyYAML comes with myst-parser")
@@ -21,13 +21,21 @@ yaml = pytest.importorskip("yaml", reason="PyYAML comes with myst-parser")
 FILES = DOCS / "deployment"
 
 
+class Parsed(Exception):
+    """Ends the command once its arguments are understood."""
+
+
 def parsed(arguments):
     """Return what ``pytest-regional`` understands of a command's arguments."""
-    parser = argparse.ArgumentParser(prog="pytest-regional")
-    commands = parser.add_subparsers(required=True)
-    fuzz.add_command(commands)
-    findings.add_command(commands)
-    return parser.parse_args(arguments)
+    parse = argparse.ArgumentParser.parse_args
+
+    def parse_and_end(parser, given):
+        raise Parsed(parse(parser, given))
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Parsed) as ended:
+        patch.setattr(argparse.ArgumentParser, "parse_args", parse_and_end)
+        main(arguments)
+    return ended.value.args[0]
 
 
 def workflow():

@@ -9,14 +9,13 @@ import re
 import pytest
 from fenced import ROOT, table
 
-from pytest_regional import BackendSpec, Capabilities, CompileRecord, torch_matches
+from pytest_regional import BackendSpec, Capabilities, CompileRecord, plugin, torch_matches
 from pytest_regional._torch.patching import COMPILE_STAGES
 from pytest_regional.backends import registry
 from pytest_regional.harness.counters import COUNTERS
 from pytest_regional.harness.goldens.facts import DEFAULT_FACTS, FACTS
 from pytest_regional.harness.parity.tolerance import LEVELS
 from pytest_regional.harness.record import GraphRecord, RegionRecord
-from pytest_regional.plugin import fixtures
 from pytest_regional.plugin.marks import CompileMark, KnownFailure
 from pytest_regional.plugin.options import OPTIONS
 
@@ -66,7 +65,7 @@ def _default(field):
 
 def test_fixtures():
     kind = "FixtureFunctionDefinition"
-    defined = [name for name, value in vars(fixtures).items() if type(value).__name__ == kind and name[0] != "_"]
+    defined = [name for name, value in vars(plugin.fixtures).items() if type(value).__name__ == kind and name[0] != "_"]
     assert defined, "pytest names fixture definitions otherwise now: mend this test"
     assert first_column("docs/options.md", "Fixtures") == defined
 

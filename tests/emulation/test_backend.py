@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +14,12 @@ import torch
 from torch.fx.traceback import annotate
 
 from pytest_regional._torch import MissingTorchSymbolError, symbol, triton
-from pytest_regional._torch import triton as places
-from pytest_regional._torch.patching import PatchPoint
 from pytest_regional.emulation import (
     EmulationError,
     MemoryFaultError,
     active,
     emulated,
 )
-from pytest_regional.emulation import backend as emulation_backend
 from pytest_regional.emulation.backend import REFUSED_SETTINGS
 from pytest_regional.harness.isolation import isolated
 from pytest_regional.testing import regional
@@ -127,16 +126,13 @@ def test_code_from_a_cache_is_run_with_interpreted_kernels(folder: Path) -> None
 
 
 def test_a_torch_that_cannot_be_emulated_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = PatchPoint("torch.cuda", "was_renamed", "for this test")
-    monkeypatch.setitem(places.DEVICE_POINTS, "gone", gone)
-    emulation_backend._check_patch_points.cache_clear()
+    monkeypatch.delattr("torch.cuda.current_stream")
     with (
-        pytest.raises(MissingTorchSymbolError, match=r"cannot be emulated with torch .*torch\.cuda\.was_renamed"),
+        pytest.raises(MissingTorchSymbolError, match=r"cannot be emulated with torch .*torch\.cuda\.current_stream"),
         emulated(),
     ):
         pass
     assert active() is None
-    emulation_backend._check_patch_points.cache_clear()
 
 
 def test_an_emulation_inside_another_is_the_same_one() -> None:
@@ -168,7 +164,12 @@ def test_a_graph_of_which_a_part_was_compiled_for_the_cpu_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when something in a graph is not moved: the test must not pass with C++ kernels."""
-    monkeypatch.setattr("pytest_regional.emulation.backend.retarget", lambda gm, inputs: (gm, inputs))
+
+    def on_the_cpu(make: Callable[..., torch.Tensor], *given: Any, device: Any = None, **named: Any) -> torch.Tensor:
+        return make(*given, device="cpu" if "cuda" in str(device) else device, **named)
+
+    for name in ("empty", "empty_strided"):
+        monkeypatch.setattr(torch, name, functools.partial(on_the_cpu, getattr(torch, name)))
     with emulated() as emulation, pytest.raises(Exception, match="a part for the CPU"):
         torch.compile(lambda a: a.sin() + 1)(torch.randn(4))
     assert len(emulation.unsupported) == 1

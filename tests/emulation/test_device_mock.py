@@ -1,25 +1,31 @@
 """What PyTorch believes of a device, while it is made to and afterwards."""
 
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 import pytest
 import torch
+from torch.utils._triton import has_triton
 
 from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch import triton as places
-from pytest_regional._torch.patching import PatchPoint
-from pytest_regional.emulation import PROFILES
-from pytest_regional.emulation.device_mock import DeviceMock
+from pytest_regional.emulation import emulated
+
+Held = Callable[[], AbstractContextManager[None]]
 
 ALL_POINTS = {**places.DEVICE_POINTS, **places.PROGRAM_POINTS, **places.OUTPUT_POINTS}
 
 
-def device_mock() -> DeviceMock:
-    return DeviceMock(PROFILES["a100"], allocate=lambda *args: None, compile_kernel=lambda name, source: None)
+@pytest.fixture
+def held() -> Iterator[Held]:
+    """Give what makes PyTorch believe in a GPU, inside of an emulation that does not compile yet."""
+    with emulated("a100") as emulation:
+        yield emulation.device_mock.held
 
 
 def what_stands_there() -> dict[str, object]:
-    return {name: getattr(place.container(), place.attribute) for name, place in ALL_POINTS.items()}
+    return {name: getattr(place.container(), place.attribute, None) for name, place in ALL_POINTS.items()}
 
 
 def test_this_torch_has_every_place() -> None:
@@ -27,31 +33,22 @@ def test_this_torch_has_every_place() -> None:
 
 
 def test_a_place_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = PatchPoint("torch.cuda", "was_renamed", "for this test")
-    monkeypatch.setitem(places.DEVICE_POINTS, "gone", gone)
-    assert places.missing_points() == ["torch.cuda.was_renamed"]
+    monkeypatch.delattr("torch.cuda.current_stream")
+    assert places.missing_points() == ["torch.cuda.current_stream"]
 
 
-def test_pretending_without_a_place_fails_loudly_and_undoes_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pretending_without_a_place_fails_loudly_and_undoes_what_was_done(
+    held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("torch.cuda.current_stream")
     before = what_stands_there()
-    gone = PatchPoint("torch.cuda", "was_renamed", "for this test")
-    monkeypatch.setitem(places.DEVICE_POINTS, "gone", gone)
-    held = device_mock()
-    monkeypatch.setattr(held, "_replacements", lambda: dict.fromkeys(places.DEVICE_POINTS, lambda original: None))
-    with pytest.raises(MissingTorchSymbolError, match=r"torch\.cuda\.was_renamed"), held.held():
+    with pytest.raises(MissingTorchSymbolError, match=r"torch\.cuda\.current_stream"), held():
         pass
     assert what_stands_there() == before
 
 
-def test_a_point_without_a_replacement_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    held = device_mock()
-    monkeypatch.setattr(held, "_replacements", dict)
-    with pytest.raises(KeyError, match="is_available"), held.held():
-        pass
-
-
-def test_while_it_is_held_there_is_a_gpu() -> None:
-    with device_mock().held():
+def test_while_it_is_held_there_is_a_gpu(held: Held) -> None:
+    with held():
         assert torch.cuda.is_available()
         assert torch.cuda.get_device_capability() == (8, 0)
         assert torch.cuda.get_device_properties(0).multi_processor_count == 108
@@ -59,43 +56,41 @@ def test_while_it_is_held_there_is_a_gpu() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_afterwards_there_is_none() -> None:
+def test_afterwards_there_is_none(held: Held) -> None:
     before = what_stands_there()
-    with device_mock().held():
+    with held():
         assert what_stands_there() != before
     assert what_stands_there() == before
     assert not torch.cuda.is_available()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_torchs_cached_device_answers_are_cleared_both_ways() -> None:
-    from torch.utils._triton import has_triton
-
+def test_torchs_cached_device_answers_are_cleared_both_ways(held: Held) -> None:
     assert not has_triton()
-    with device_mock().held():
+    with held():
         assert has_triton()
     assert not has_triton()
 
 
-def test_an_error_inside_ends_it() -> None:
+def test_an_error_inside_ends_it(held: Held) -> None:
     before = what_stands_there()
-    with pytest.raises(ZeroDivisionError), device_mock().held():
+    with pytest.raises(ZeroDivisionError), held():
         raise ZeroDivisionError
     assert what_stands_there() == before
 
 
-def test_it_lasts_as_long_as_any_thread_holds_it() -> None:
-    held, entered, leave = device_mock(), threading.Event(), threading.Event()
+def test_it_lasts_as_long_as_any_thread_holds_it(held: Held) -> None:
+    entered, leave = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with held.held():
+        with held():
             entered.set()
             leave.wait(10)
 
     thread = threading.Thread(target=hold)
     thread.start()
     assert entered.wait(10)
-    with held.held():
+    with held():
         pass
     assert torch.cuda.is_available()
     leave.set()
@@ -103,10 +98,10 @@ def test_it_lasts_as_long_as_any_thread_holds_it() -> None:
     assert torch.cuda.is_available() is bool(torch.cuda.device_count())
 
 
-def test_fake_tensors_of_the_device_work_without_a_device() -> None:
+def test_fake_tensors_of_the_device_work_without_a_device(held: Held) -> None:
     from torch._subclasses import FakeTensorMode
 
-    with device_mock().held(), FakeTensorMode():
+    with held(), FakeTensorMode():
         made = torch.empty_strided((4, 3), (1, 4), device="cuda").contiguous()
     assert made.stride() == (3, 1)
     assert made.device == torch.device("cuda", 0)

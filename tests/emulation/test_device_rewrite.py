@@ -8,8 +8,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pytest_regional._torch.tracing import storage_key
-from pytest_regional.emulation import PROFILES
-from pytest_regional.emulation.device_mock import DeviceMock
+from pytest_regional.emulation import emulated
 from pytest_regional.emulation.device_rewrite import CUDA, retarget
 
 NUMBERS = [float(number) for number in range(32)]
@@ -17,7 +16,7 @@ NUMBERS = [float(number) for number in range(32)]
 
 @pytest.fixture(autouse=True)
 def _believing_in_a_gpu() -> Iterator[None]:
-    with DeviceMock(PROFILES["h200"], lambda *args: None, lambda name, source: None).held():
+    with emulated("h200") as emulation, emulation.device_mock.held():
         yield
 
 

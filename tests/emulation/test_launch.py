@@ -270,8 +270,8 @@ def nothing(data):
 def test_only_what_triton_itself_refuses_is_unsupported(monkeypatch, module, unsupported):
     """A gap of ours must fail the test: it is a defect, and nobody looks at a skip."""
     namespace = {"__name__": module}
-    exec("def body(**arguments): raise NotImplementedError('no longer there')", namespace)
-    monkeypatch.setattr("pytest_regional.emulation.launch.python_function", lambda function: namespace["body"])
+    exec("def load(*_, **__): raise NotImplementedError('no longer there')", namespace)
+    monkeypatch.setattr("triton.language.semantic.TritonSemantic.load", namespace["load"])
     with pytest.raises(EmulationError, match="no longer there") as caught:
         launch_kernel(nothing, (1,), {"data": torch.zeros(1)}, memory=Memory())
     assert isinstance(caught.value, UnsupportedByEmulationError) is unsupported

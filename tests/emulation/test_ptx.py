@@ -6,8 +6,7 @@ import pytest
 
 from pytest_regional import CompileRecord, Counters
 from pytest_regional._base.errors import RegionalValueError
-from pytest_regional.emulation import compile_check as compile_check
-from pytest_regional.emulation.compile_check import CompiledKernel, FailedKernel, KernelSource, compile_kernels
+from pytest_regional.emulation.compile_check import CompiledKernel, FailedKernel
 from pytest_regional.harness.codegen import CodeLookupError, UnreadableCodeError
 from pytest_regional.harness.devices.on_device import (
     KernelCompileError,
@@ -114,39 +113,29 @@ def test_inline_ptx_is_refused_for_amd():
         assert_kernels_compile(user(inline), "gfx942")
 
 
-def test_compiled_regions_are_not_compiled_again(monkeypatch):
-    first = assert_kernels_compile(user(), "sm_90")
-    monkeypatch.setattr(compile_check, "shared_worker", lambda: pytest.fail("it is compiled again"))
-    assert assert_kernels_compile(user(), "sm_90") == first
+def test_compiled_regions_are_not_compiled_again():
+    first = list(assert_kernels_compile(user(), "sm_90"))
+    assert all(again is one for again, one in zip(assert_kernels_compile(user(), "sm_90"), first, strict=True))
     for changed in ((user("x + y"), "sm_90"), (user(), "sm_120")):
-        with pytest.raises(pytest.fail.Exception, match="compiled again"):
-            assert_kernels_compile(*changed)
+        double, _ = assert_kernels_compile(*changed)
+        assert double.kernel == first[0].kernel
+        assert double != first[0]
 
 
-def test_all_configurations(monkeypatch):
-    asked = []
-
-    class Worker:
-        def compile(self, kernel, arch, target, all_configs, timeout):
-            asked.append(all_configs)
-            return ()
-
-    monkeypatch.setattr(compile_check, "_KNOWN", {})
-    monkeypatch.setattr(compile_check, "shared_worker", Worker)
-    assert_kernels_compile(user(), "sm_90")
-    assert_kernels_compile(user(), "sm_90", configs="all")
-    assert asked == [False, False, True, True]
-    with pytest.raises(ValueError, match="unknown configs 'every'"):
-        assert_kernels_compile(user(), configs="every")
-
-
-def test_each_configuration_is_a_row():
-    text = kernels_of(user())[0].text
+def test_each_configuration_is_a_row_on_request():
+    text = user().sources[0].text
     assert "configs=[]" in text
     more = text.replace("configs=[]", "configs=[{'num_warps': 4, 'num_stages': 3}, {'num_warps': 8, 'num_stages': 3}]")
-    kernel = KernelSource("double", more, "double_and_exp")
-    assert [found.num_warps for found in compile_kernels([kernel], ["sm_90"], all_configs=True)] == [4, 8]
-    assert [found.num_warps for found in compile_kernels([kernel], ["sm_90"])] == [4]
+
+    def warps(**options):
+        report = assert_kernels_compile(code(more), "sm_90", **options)
+        return [kernel.num_warps for kernel in report if kernel.kernel == "double_and_exp_0"]
+
+    assert warps() == [4]
+    assert warps(configs="all") == [4, 8]
+    assert warps(configs="first") == [4]
+    with pytest.raises(ValueError, match="unknown configs 'every'"):
+        assert_kernels_compile(user(), configs="every")
 
 
 def test_unknown_architectures():

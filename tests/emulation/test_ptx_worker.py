@@ -10,9 +10,15 @@ import pytest
 
 from pytest_regional.emulation import EmulationError
 from pytest_regional.emulation import compile_check as compile_check
-from pytest_regional.emulation.compile_check import CompiledKernel, FailedKernel, KernelSource, compile_kernels
-from pytest_regional.emulation.compile_check._child import amd_resources, nvidia_resources
-from pytest_regional.emulation.compile_check.worker import Worker
+from pytest_regional.emulation.compile_check import (
+    CompiledKernel,
+    FailedKernel,
+    KernelSource,
+    Worker,
+    amd_resources,
+    compile_kernels,
+    nvidia_resources,
+)
 from pytest_regional.harness.devices.on_device import KernelCompileError, assert_kernels_compile
 from pytest_regional.harness.record import GeneratedCode, GeneratedSource
 

@@ -13,8 +13,8 @@ from pytest_regional._base.limits import Budget, RegionalTimeoutError, cpu_limit
 from pytest_regional.fuzz.caches.campaign import run_random_sequences
 from pytest_regional.fuzz.draw.graphs import random_program
 from pytest_regional.fuzz.model.program import Program
-from pytest_regional.fuzz.modes import in_mode
 from pytest_regional.fuzz.oracles import ORACLES, OracleViolationError, check
+from pytest_regional.fuzz.settings import in_mode
 from pytest_regional.harness.regional import harness
 from tests.faults.needs import meets
 from tests.faults.planting import Mutant, spec_of

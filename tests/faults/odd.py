@@ -11,9 +11,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from pytest_regional import Capabilities, Support
+from pytest_regional import Capabilities, Support, unsupported
 from pytest_regional._torch.fx_graphs import clone_graph
-from pytest_regional.backends import capabilities as c
 from tests.faults.planting import Mutant, Patch
 from tests.faults.rewriting import Call, calls, cast, inherited, is_float, modules, ops, value_of
 
@@ -26,7 +25,7 @@ class Unshared(Capabilities):
     @property
     def share_identical(self) -> Support:
         """Identical partitions are compiled once."""
-        return c.unsupported("every partition is compiled on its own")
+        return unsupported("every partition is compiled on its own")
 
 
 class Uncached(Capabilities):
@@ -35,17 +34,12 @@ class Uncached(Capabilities):
     @property
     def outer_cache(self) -> Support:
         """The result of a whole Dynamo graph is kept on disk: the same program in another process is a hit."""
-        return c.unsupported("there is none")
+        return unsupported("there is none")
 
     @property
-    def outer_cache_before_backward(self) -> Support:
-        """The result of a graph that trains is kept before any backward ran."""
-        return c.unsupported("there is none")
-
-    @property
-    def outer_cache_of_functions(self) -> Support:
-        """An ``autograd.Function`` does not keep a graph out of that cache."""
-        return c.unsupported("there is none")
+    def outer_cache_of_training(self) -> Support:
+        """The result of a graph that trains is kept before any backward ran, with an ``autograd.Function``, too."""
+        return unsupported("there is none")
 
 
 # Plans

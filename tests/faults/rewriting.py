@@ -10,7 +10,6 @@ import torch
 import torch.fx
 
 from pytest_regional.reference import Partition, PartitionPlan, RegionKey
-from pytest_regional.reference.ordering.whole_regions import OrderedPlan
 from tests.faults.planting import Patch
 
 Keys = dict[torch.fx.Node, RegionKey]
@@ -32,8 +31,8 @@ def region_keys(change: Callable[[torch.fx.Graph, Keys], Keys]) -> Patch:
 def plans(change: Callable[[PartitionPlan], PartitionPlan]) -> Patch:
     """Change the plan of each graph."""
 
-    def replaced(original: Callable[[torch.fx.Graph], OrderedPlan]) -> Callable[[torch.fx.Graph], OrderedPlan]:
-        def plan(graph: torch.fx.Graph) -> OrderedPlan:
+    def replaced(original: Callable[[torch.fx.Graph], Any]) -> Callable[[torch.fx.Graph], Any]:
+        def plan(graph: torch.fx.Graph) -> Any:
             made = original(graph)
             return replace(made, partitions=change(made.partitions))
 
@@ -56,7 +55,7 @@ def modules(change: Callable[[torch.fx.GraphModule], None], *, backward_only: bo
 
     def replaced(original: Callable[..., Any]) -> Callable[..., Any]:
         def compile_module(request: Any, module: torch.fx.GraphModule) -> Any:
-            if not backward_only or is_backward(request.region.partition.nodes):
+            if not backward_only or is_backward(request.partition.nodes):
                 change(module)
                 module.graph.lint()
                 module.recompile()

@@ -11,7 +11,6 @@ import pytest
 
 from bench.fuzz_false_alarms import known_alarms
 from pytest_regional.backends import registry
-from pytest_regional.fuzz.findings.folder import DECLARED
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Region, Step
 from pytest_regional.fuzz.operators.table import families, operators
@@ -26,6 +25,7 @@ from tests.faults.of_backends import FAULTS, arithmetic, caching, configs, graph
 from tests.faults.planting import CALLS_FOLDER, Mutant, Patch, PlantingError, spec_of
 from tests.faults.results import Results
 from tests.faults.verdict import Alarm, Verdict, verdict_of_tests
+from tests.fuzz.generator.declared import DECLARED
 
 EVERY = {**FAULTS, **ODD}
 THEMES = (plans, values, arithmetic, graphs, sharing, configs, order, caching, passes)

@@ -8,15 +8,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pytest_regional._base.errors import RegionalValueError
+from pytest_regional._base.errors import RegionalRuntimeError, RegionalValueError
 from pytest_regional._torch.fx_graphs import forget_sources
 from pytest_regional.fuzz.draw.graphs import random_programs, reannotated, with_other_annotations
-from pytest_regional.fuzz.graph_capture import NotCapturedError
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Block, Context, Program, Region, Step
 from pytest_regional.fuzz.oracles import OracleViolationError, check
-from pytest_regional.fuzz.oracles.aten_run import annotation_of, aten_graph_of, call
-from pytest_regional.harness.observe import annotated
+from pytest_regional.fuzz.oracles.example_run import annotation_of, aten_graph_of, call
+from pytest_regional.harness.observe.annotated import configs_of, region_of
 from pytest_regional.harness.regional import harness
 from pytest_regional.testing import regional
 from tests.faults.of_backends import FAULTS
@@ -37,14 +36,14 @@ CHAIN = program(
 
 def regions_of(gm):
     nodes = [node for node in gm.graph.nodes if node.op == "call_function"]
-    return [(node.target.name(), annotated.region_of(node) and annotated.region_of(node)[0]) for node in nodes]
+    return [(node.target.name(), region_of(node) and region_of(node)[0]) for node in nodes]
 
 
 def test_statements_give_their_annotations_to_their_nodes():
     gm = aten_graph_of(CHAIN).annotated(CHAIN)
     assert regions_of(gm) == [("aten::sin", "a"), ("aten::exp", None), ("aten::cos", "b")]
     (cos,) = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.cos.default)
-    assert annotated.configs_of(cos) == {"max_fusion_size": 8}
+    assert configs_of(cos) == {"max_fusion_size": 8}
 
 
 def test_programs_that_differ_in_annotations_share_a_trace():
@@ -81,11 +80,11 @@ def test_writes_to_inputs_come_last():
 
 def test_what_cannot_be_traced_says_why():
     own = program(Step("function_doubled_gradient", (0,), (), (1,)), outputs=(1,))
-    with pytest.raises(NotCapturedError, match="runs code of its own"):
+    with pytest.raises(RegionalRuntimeError, match="runs code of its own"):
         aten_graph_of(own)
     writing = program(Step("custom_mutating", (0, 1)), outputs=(0,), arguments=(MATRIX, MATRIX))
     for _ in range(2):  # the second time from memory
-        with pytest.raises(NotCapturedError, match="it cannot be traced"):
+        with pytest.raises(RegionalRuntimeError, match="it cannot be traced"):
             aten_graph_of(writing)
     with regional("reference", "cpu", expects_regions=False) as target:
         result = check(target, writing, mode="aten")

@@ -7,16 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
+import pytest_regional.fuzz.caches.campaign as campaign_module
 from pytest_regional._base.limits import Budget
-from pytest_regional.fuzz.caches import campaign as campaign_module
+from pytest_regional.cli import main
 from pytest_regional.fuzz.caches.campaign import CacheSequences
-from pytest_regional.fuzz.caches.findings import SequenceFinding, features_of_sequence, lines_of, reduce_sequence
-from pytest_regional.fuzz.caches.model import Key
-from pytest_regional.fuzz.caches.sequences import Clear, Compile, Damage, Event, NewProcess, Restart
+from pytest_regional.fuzz.caches.findings import SequenceFinding, features_of_sequence, reduce_sequence
+from pytest_regional.fuzz.caches.sequences import Clear, Compile, Damage, Event, Key, NewProcess, Restart
 from pytest_regional.fuzz.campaign import Campaign
 from pytest_regional.fuzz.findings.files import Signature
 from pytest_regional.fuzz.findings.folder import FindingsFolder
-from pytest_regional.fuzz.findings.replaying import Outcome, replay
 from pytest_regional.testing import regional
 
 FAULTY = "tests.faults.backends:key_without_annotations"
@@ -133,9 +132,7 @@ def test_a_finding_survives_its_file(tmp_path):
 def test_a_finding_is_replayed(tmp_path):
     FindingsFolder(tmp_path).save(finding(FAULTY))
 
-    outcomes = [next(iter(replay([tmp_path], backend=backend))).outcome for backend in (FAULTY, "reference")]
-
-    assert outcomes == [Outcome.STILL_FAILS, Outcome.FIXED]
+    assert [main(["replay", str(tmp_path), f"--backend={backend}"]) for backend in (FAULTY, "reference")] == [1, 0]
 
 
 def test_its_script_exits_with_1_and_says_why(tmp_path, monkeypatch, capsys):
@@ -162,7 +159,13 @@ def test_features_tell_sequences_apart(sequence, features):
     assert features_of_sequence(sequence) == features
 
 
+def test_a_sequence_is_shown_event_by_event():
+    shown = finding(FAULTY).text.splitlines()
+    assert shown[0].startswith("compile: plain, region 'a'")
+    assert shown[1:3] == ["damage file 1: a flipped bit", "clear the cache"]
+    assert shown[4] == "restart"
+
+
 def test_reduction_ends_with_its_time():
     assert reduce_sequence(LONG, lambda shorter: True, seconds=-1) == LONG
     assert reduce_sequence(LONG, lambda shorter: True) == ()
-    assert lines_of([Restart(), Clear()]) == ["restart", "clear the cache"]

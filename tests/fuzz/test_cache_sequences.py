@@ -7,15 +7,20 @@ import torch
 
 from pytest_regional._base.limits import Budget
 from pytest_regional.fuzz.caches.campaign import fields_of_keys, run_random_sequences, sequences
-from pytest_regional.fuzz.caches.model import FEW, MANY, CacheModel, Key, canonical, program_of
 from pytest_regional.fuzz.caches.sequences import (
+    FEW,
+    MANY,
+    CacheModel,
     Clear,
     Compile,
     Damage,
     Executor,
+    Key,
     NewProcess,
     Restart,
+    canonical,
     disagreement,
+    program_of,
     run_sequence,
 )
 from pytest_regional.fuzz.oracles import OracleViolationError

@@ -9,15 +9,13 @@ import pytest
 from pytest_regional import BadProgramError
 from pytest_regional._base.limits import Budget
 from pytest_regional._torch.vetoes import Application
-from pytest_regional.fuzz.campaign import CHECKED_ANYWAY, MANY_HITS, Campaign
+from pytest_regional.fuzz.campaign import CHECKED_ANYWAY, MANY_HITS, Campaign, Programs
 from pytest_regional.fuzz.findings.files import too_many
 from pytest_regional.fuzz.findings.folder import from_data, to_data
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Region, Step
 from pytest_regional.fuzz.oracles import OracleViolationError
-from pytest_regional.fuzz.programs import Programs
-from pytest_regional.harness.blame.culprit import Culprit
-from pytest_regional.harness.blame.experiments import Experiment
+from pytest_regional.harness.blame.culprit import Culprit, Experiment
 
 
 def chain(*operators, region=None):
@@ -217,7 +215,7 @@ def test_a_program_that_eager_refuses_is_the_generators_fault():
 
     result = campaign(check, chain("add"), budget=3).run()
 
-    assert (result.bad, result.findings) == (3, [])
+    assert (result.refused.total(), result.findings) == (3, [])
     assert result.refused == {"forward: RuntimeError: no N at N": 3}
 
 
@@ -230,7 +228,7 @@ def test_what_eager_refuses_while_a_finding_is_reduced_is_no_program_of_the_gene
     result = campaign(check, chain("neg", "sin"), budget=1).run()
 
     assert [finding.program.operators for finding in result.findings] == [("neg", "sin")]
-    assert result.bad == 0
+    assert not result.refused
 
 
 class _FailedExecution:

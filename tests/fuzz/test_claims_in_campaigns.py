@@ -9,11 +9,10 @@ from pytest_regional import declared
 from pytest_regional._base.limits import Budget
 from pytest_regional.fuzz.caches.campaign import sequences_for
 from pytest_regional.fuzz.caches.sequences import Compile
-from pytest_regional.fuzz.campaign import UNCLAIMED_IN_A_ROW, Campaign
+from pytest_regional.fuzz.campaign import UNCLAIMED_IN_A_ROW, Campaign, Programs
 from pytest_regional.fuzz.draw.graphs import random_program
 from pytest_regional.fuzz.model.claims import DRAWN, disclaimed, needs_of
 from pytest_regional.fuzz.oracles import OracleViolationError
-from pytest_regional.fuzz.programs import Programs
 from pytest_regional.harness.devices.device import device_under_test
 from tests.splitting_backend import BARE
 

@@ -5,23 +5,25 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
+import functorch.compile
 import pytest
 
 from pytest_regional import BackendSpec, GraphCapabilities
 from pytest_regional._base.documents import DocumentError
 from pytest_regional._base.errors import RegionalValueError
 from pytest_regional.backends import registry
-from pytest_regional.backends.spec import PARTITIONERS
+from pytest_regional.fuzz.campaign import partitioned
 from pytest_regional.fuzz.findings import files
 from pytest_regional.fuzz.findings.files import Signature
 from pytest_regional.fuzz.findings.folder import Finding, features_of
-from pytest_regional.fuzz.findings.scripts import ScriptSpec, stand_alone
+from pytest_regional.fuzz.findings.scripts import stand_alone
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Step
 from pytest_regional.fuzz.oracles import OracleViolationError, check
-from pytest_regional.fuzz.programs import partitioned
 from pytest_regional.fuzz.shrink import reduce_program
 from pytest_regional.testing import regional
+
+PARTITIONERS = ("default", "min_cut")
 
 TRAINING = Program((TensorInput((4, 4), requires_grad=True),), (Step("sin", (0,), results=(1,)),), (1,))
 INFERENCE = dataclasses.replace(TRAINING, training=False)
@@ -61,7 +63,7 @@ def test_it_survives_a_file():
 @pytest.mark.parametrize("partitioner", PARTITIONERS)
 def test_a_script_takes_it(backend, partitioner):
     program = dataclasses.replace(TRAINING, partitioner=partitioner)
-    script = stand_alone(ScriptSpec(program, "parity", "title", backend))
+    script = stand_alone(program, "parity", "title", backend)
     expected = {
         ("torch", "default"): "partition_fn=default_partition",
         ("torch", "min_cut"): "partition_fn=min_cut_rematerialization_partition",
@@ -70,7 +72,7 @@ def test_a_script_takes_it(backend, partitioner):
     }
     assert expected[backend, partitioner] in script
     compile(script, "script", "exec")
-    assert stand_alone(ScriptSpec(program, "parity", "title", "reference")) is None
+    assert stand_alone(program, "parity", "title", "reference") is None
 
 
 def partitioners_of(calls):
@@ -120,16 +122,14 @@ def test_built_in_backends_have_both(name):
 
 
 def test_a_partition_is_made_by_it(monkeypatch):
-    from pytest_regional._torch import aot_autograd
-
     asked = []
-    original = aot_autograd.partition_function
+    original = functorch.compile.min_cut_rematerialization_partition
 
-    def noted(name):
-        asked.append(name)
-        return original(name)
+    def noted(*args, **kwargs):
+        asked.append("min_cut")
+        return original(*args, **kwargs)
 
-    monkeypatch.setattr("pytest_regional._torch.dynamo.partition_function", noted)
+    monkeypatch.setattr("functorch.compile.min_cut_rematerialization_partition", noted)
     with regional("torch", "cpu", expects_regions=False) as harness:
         check(harness, MIN_CUT, mode="interpret", oracles="parity")
     assert "min_cut" in asked

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
+import pytest_regional.fuzz.processes as processes
+import pytest_regional.fuzz.ray_cluster as ray_cluster
 from pytest_regional._base.errors import RegionalRuntimeError
-from pytest_regional.fuzz import processes, ray_cluster
 from pytest_regional.fuzz.findings import files
 from pytest_regional.fuzz.findings.files import Signature
 from pytest_regional.fuzz.findings.folder import Finding, FindingsFolder, merge

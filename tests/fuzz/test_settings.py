@@ -16,18 +16,24 @@ from pytest_regional._base.documents import DocumentError
 from pytest_regional._base.errors import RegionalValueError
 from pytest_regional._base.limits import Budget
 from pytest_regional._torch.config import config_default, config_module
-from pytest_regional.fuzz.campaign import Campaign
+from pytest_regional.fuzz.campaign import Campaign, Programs
 from pytest_regional.fuzz.draw.encoding import Options
 from pytest_regional.fuzz.draw.graphs import random_program
 from pytest_regional.fuzz.findings import files
 from pytest_regional.fuzz.findings.folder import features_of
-from pytest_regional.fuzz.findings.scripts import ScriptSpec, stand_alone
+from pytest_regional.fuzz.findings.scripts import stand_alone
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Step
-from pytest_regional.fuzz.modes import MODES
 from pytest_regional.fuzz.oracles import OracleViolationError, check
-from pytest_regional.fuzz.programs import Programs
-from pytest_regional.fuzz.settings import BY_NAME, MODULES, SETTINGS, named_settings, settings_applied, settings_of_mode
+from pytest_regional.fuzz.settings import (
+    BY_NAME,
+    MODES,
+    MODULES,
+    SETTINGS,
+    named_settings,
+    settings_applied,
+    settings_of_mode,
+)
 from pytest_regional.fuzz.shrink import reduce_program
 from pytest_regional.testing import regional
 
@@ -81,7 +87,7 @@ def test_the_source_sets_them():
 
 @pytest.mark.parametrize("backend", ["torch", "inductor"])
 def test_a_script_sets_them_before_it_compiles(backend):
-    script = stand_alone(ScriptSpec(SET, "parity", "Values differ", backend))
+    script = stand_alone(SET, "parity", "Values differ", backend)
     tree = ast.parse(script)
     lines = {ast.unparse(node): node.lineno for node in tree.body}
     assert lines["torch._inductor.config.max_fusion_size = 1"] < next(

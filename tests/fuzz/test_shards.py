@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+import pytest_regional.fuzz.oracles as oracles
+import pytest_regional.fuzz.shard_worker as shard_worker
 from pytest_regional._base.documents import DocumentError
 from pytest_regional._base.errors import RegionalRuntimeError
-from pytest_regional.fuzz import oracles, shard_worker
 from pytest_regional.fuzz.findings.folder import FindingsFolder
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Step

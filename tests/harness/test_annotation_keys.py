@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch.fx.traceback import annotate
 
-from pytest_regional import VacuousTestError, region
-from pytest_regional._base.region import AnnotationWarning
+from pytest_regional import RegionalWarning, VacuousTestError, region
 from pytest_regional._torch.fx_graphs import is_misspelt
 from pytest_regional.testing import regional
 
@@ -68,27 +67,27 @@ def of_others(x):
 
 @pytest.mark.parametrize("backend", ["reference", "torch", "inductor", "aot_eager"])
 def test_any_backend_warns_of_a_near_miss(backend):
-    with pytest.warns(AnnotationWarning, match="the key 'compile-with-inductor', .* did you mean 'compile_with_ind"):
+    with pytest.warns(RegionalWarning, match="the key 'compile-with-inductor', .* did you mean 'compile_with_ind"):
         with regional(backend, expects_regions=False) as r:
             r.assert_parity(two_regions, r.randn(4, 4))
 
 
 @pytest.mark.parametrize("backend", ["reference", "torch"])
 def test_a_vacuous_test_names_it(backend):
-    with pytest.warns(AnnotationWarning), pytest.raises(VacuousTestError, match="has the key 'compile_with_inducter'"):
+    with pytest.warns(RegionalWarning), pytest.raises(VacuousTestError, match="has the key 'compile_with_inducter'"):
         with regional(backend) as r:
             r.assert_parity(misspelt, r.randn(4))
 
 
 def test_the_reference_names_the_line(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # a hit would not look at annotations
-    with pytest.warns(AnnotationWarning, match=r"'compile_with_inducter'.*test_annotation_keys\.py:\d+"):
+    with pytest.warns(RegionalWarning, match=r"'compile_with_inducter'.*test_annotation_keys\.py:\d+"):
         torch.compile(misspelt, backend="regional")(torch.ones(4))
 
 
 def test_nothing_is_said_of_keys_of_others():
     with warnings.catch_warnings():
-        warnings.simplefilter("error", AnnotationWarning)
+        warnings.simplefilter("error", RegionalWarning)
         with regional("torch") as r:
             r.assert_parity(of_others, r.randn(4, 4))
 

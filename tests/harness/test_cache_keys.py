@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from pytest_regional import BackendSpec, CounterExpectationError, region
-from pytest_regional._base.cache_keys import Difference, differences, in_words, keep_texts, why_missed
-from pytest_regional._torch import autograd_cache
-from pytest_regional.backends.spec import CacheKey
-from pytest_regional.harness.cache_keys import NoCacheKeyError, keys_of
+from pytest_regional._base.cache_keys import CacheKey, Difference, differences, in_words, keep_texts, why_missed
+from pytest_regional.backends import registry
+from pytest_regional.harness.cache_keys import NoCacheKeyError, graph_ingredients, keys_of
 from pytest_regional.reference import pipeline
 from pytest_regional.testing import regional
 
@@ -147,18 +147,35 @@ def test_a_program_without_a_graph():
         keys_of(spec, "program", lambda: 1, (), {})
 
 
+class Silent:
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+class OfSilentVersion(CustomGraphPass):
+    def __call__(self, graph):
+        pass
+
+    def uuid(self):
+        return [1, Silent()]
+
+
 def test_a_text_of_an_object_that_cannot_be_printed():
     """A miss is explained unasked, so the explanation must not fail the compile."""
-
-    class Silent:
-        def __str__(self):
-            raise RuntimeError("no text")
-
-    assert autograd_cache._text([1, Silent()]) == "[1, <Silent whose __str__ raises RuntimeError>]"
+    spec = registry.resolve("inductor")
+    with torch._inductor.config.patch(post_grad_custom_post_pass=OfSilentVersion()):
+        (graph,) = keys_of(spec, "program", torch.sin, (torch.ones(2),), {}).graphs
+    assert "[1, <Silent whose __str__ raises RuntimeError>]" in graph.texts.values()
 
 
 def test_the_text_of_a_constant_is_its_bytes():
+    def text(values):
+        graph = torch.fx.Graph()
+        graph.output(graph.get_attr("table"))
+        gm = torch.fx.GraphModule({"table": values}, graph)
+        return graph_ingredients(gm, annotations=False)["the constant table"]
+
     values = torch.arange(6.0).reshape(2, 3)
     same, other = values.t().contiguous().t(), values + 1
-    assert autograd_cache.tensor_text(values) == autograd_cache.tensor_text(same) != autograd_cache.tensor_text(other)
-    assert autograd_cache.tensor_text(torch.empty(0)).startswith("float32 [0]")
+    assert text(values) == text(same) != text(other)
+    assert text(torch.empty(0)).startswith("float32 [0]")

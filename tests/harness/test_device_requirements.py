@@ -11,16 +11,14 @@ import torch
 
 from pytest_regional._base.errors import RegionalValueError
 from pytest_regional.emulation import PROFILES
-from pytest_regional.harness.devices import device
 from pytest_regional.harness.devices.device import (
     FEATURES,
     DeviceFacts,
     device_under_test,
-    facts_of,
     parse_requirement,
     unmet_requirement,
 )
-from pytest_regional.harness.devices.on_device import device_limit
+from pytest_regional.harness.devices.on_device import device_limit, facts_of
 from pytest_regional.testing import regional
 
 A100 = DeviceFacts("NVIDIA A100", "cuda", (8, 0), 80 << 30)
@@ -94,7 +92,7 @@ def test_a_misspelt_requirement_is_an_error(text, message):
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_an_emulated_gpu_answers_from_its_profile(profile, monkeypatch):
-    monkeypatch.setattr(device, "_host_memory", lambda: 1 << 50)
+    monkeypatch.setattr("pytest_regional.harness.devices.on_device._host_memory", lambda: 1 << 50)
     facts = facts_of(device_under_test(f"cuda-emulated:{profile}"))
     assert facts.is_gpu
     assert "(emulated)" in facts.name
@@ -103,7 +101,7 @@ def test_an_emulated_gpu_answers_from_its_profile(profile, monkeypatch):
 
 
 def test_tensors_of_an_emulated_gpu_are_in_this_machines_memory(monkeypatch):
-    monkeypatch.setattr(device, "_host_memory", lambda: 3 << 30)
+    monkeypatch.setattr("pytest_regional.harness.devices.on_device._host_memory", lambda: 3 << 30)
     assert facts_of(device_under_test("cuda-emulated")).memory == facts_of(device_under_test("cpu")).memory == 3 << 30
 
 

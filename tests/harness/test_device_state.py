@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pytest_regional._base.errors import RegionalRuntimeError
-from pytest_regional.harness.devices import device
-from pytest_regional.harness.devices.device import gpu_isolated, lost
+from pytest_regional.harness import isolation
+from pytest_regional.harness.isolation import gpu_isolated, lost
 
 
 class Gpu:
@@ -47,7 +47,7 @@ def gpu(monkeypatch):
     }
     for name, function in functions.items():
         monkeypatch.setattr(torch.cuda, name, function)
-    monkeypatch.setattr(device, "_loss", device._Loss())
+    monkeypatch.setattr(isolation, "_lost", "")
     return gpu
 
 

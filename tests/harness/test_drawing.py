@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from torch._inductor.fx_passes.control_dependencies import preserve_node_ordering
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._ordered_set import OrderedSet
 
 from pytest_regional import region
-from pytest_regional._torch.operators import preserve_node_ordering
-from pytest_regional.harness.observe.graph_drawing import GraphDrawer
+from pytest_regional.harness.observe.listeners import GraphDrawer
 from pytest_regional.testing import regional
 
 

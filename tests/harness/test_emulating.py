@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import pytest_regional.harness.devices.emulated as emulated
 from pytest_regional.emulation import EmulationError
-from pytest_regional.harness.devices import emulated
 from pytest_regional.harness.devices.emulated import causes
 from pytest_regional.harness.kernel_store import VARIABLE
-from pytest_regional.harness.kernel_store.files import OFF
 from pytest_regional.testing import regional
 
 
@@ -93,7 +92,7 @@ def test_other_code_of_ours_is_tested_again(
 def test_without_a_kernel_store_each_process_runs_it(
     self_tests: list[str], new_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(VARIABLE, OFF)
+    monkeypatch.setenv(VARIABLE, "off")
     for _ in range(2):
         use("cuda-emulated")
         new_process()

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from pytest_regional._base import processes
-from pytest_regional.harness.fork_server import client
 from pytest_regional.harness.fork_server.client import (
+    READ_LATER,
     ForkServer,
     ForkServerError,
     ServerEndedError,
@@ -258,7 +258,7 @@ def test_no_value_is_named():
 
 def test_the_assembler_that_inductor_finds_needs_none():
     """Inductor names it in the environment when it first compiles for a GPU; Triton reads it when it compiles."""
-    assert why_environment_differs({}, {"TRITON_PTXAS_PATH": "/bin/ptxas"}, client.READ_LATER) == ""
+    assert why_environment_differs({}, {"TRITON_PTXAS_PATH": "/bin/ptxas"}, READ_LATER) == ""
 
 
 def test_coverage_needs_an_interpreter():
@@ -313,8 +313,8 @@ def test_a_server_that_is_killed_while_a_process_runs(started, fork):
 
 
 def test_a_server_that_does_not_answer(started, run, monkeypatch):
-    monkeypatch.setattr(client, "_FORK_SECONDS", 0.5)
-    monkeypatch.setattr(client, "_END_SECONDS", 0.5)
+    monkeypatch.setattr("pytest_regional.harness.fork_server.client._FORK_SECONDS", 0.5)
+    monkeypatch.setattr("pytest_regional.harness.fork_server.client._END_SECONDS", 0.5)
     server = started()
     server.start()
     number = server.number
@@ -332,7 +332,7 @@ def test_a_server_that_cannot_start(started):
 
 
 def test_a_server_that_takes_too_long(started, monkeypatch, tmp_path):
-    monkeypatch.setattr(client, "_START_SECONDS", 1.0)
+    monkeypatch.setattr("pytest_regional.harness.fork_server.client._START_SECONDS", 1.0)
     (tmp_path / "sitecustomize.py").write_text("import time; time.sleep(60)")
     with pytest.raises(ForkServerError, match="did not start"):
         started(PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}").start()

@@ -10,7 +10,6 @@ import torch
 from pytest_regional import region
 from pytest_regional._torch.inductor import interpreting_regions
 from pytest_regional.harness.cache_keys import different, graph_ingredients, ingredients_of, ops_of
-from pytest_regional.reference.caching import key
 from pytest_regional.testing import regional
 
 
@@ -118,7 +117,7 @@ def scaled(x, name):
 
 def test_a_key_that_lacks_an_ingredient(monkeypatch):
     """The key of the reference's cache without annotations: a program without a region gets the code of one with it."""
-    monkeypatch.setattr(key, "annotations_of", lambda gm: iter(()))
+    monkeypatch.setattr("pytest_regional.reference.caching.outer.annotations_of", lambda gm: iter(()))
 
     def check(program, x):
         for name in ("one", "two"):

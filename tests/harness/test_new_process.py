@@ -20,8 +20,7 @@ import pytest
 from pytest_regional import NewProcessError, VacuousTestError
 from pytest_regional._base.limits import RegionalTimeoutError, time_limit
 from pytest_regional._base.processes import VARIABLE
-from pytest_regional.harness import process
-from pytest_regional.harness.process import ForkServers, NewProcesses
+from pytest_regional.harness.process import ForkServers, NewProcesses, interpreter_environment, run_interpreter
 from pytest_regional.testing import regional
 
 from .programs import pair, product
@@ -277,7 +276,7 @@ def test_a_timeout_shows_stack_and_output(tmp_path):
     paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
     environment = {**os.environ, "PYTHONPATH": paths, VARIABLE: str(tmp_path / "stacks")}
     with pytest.raises(subprocess.TimeoutExpired) as late:
-        process.run_interpreter("hangs", [], environment, 8)
+        run_interpreter("hangs", [], environment, 8)
     assert "in waits" in late.value.stdout
     assert "it printed:\nprinted before" in late.value.stdout
 
@@ -328,9 +327,9 @@ def test_the_environment_of_a_new_interpreter(monkeypatch):
         monkeypatch.setenv(name, "here")
     monkeypatch.setenv("PYTHONPATH", "mine")
 
-    environment = process.interpreter_environment("LEFT_OUT", ADDED="more")
+    environment = interpreter_environment("LEFT_OUT", ADDED="more")
 
     assert not {"PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "LEFT_OUT"} & environment.keys()
     assert (environment["KEPT"], environment["ADDED"]) == ("here", "more")
-    assert environment["PYTHONPATH"] == os.pathsep.join([str(Path(process.__file__).parents[2]), "mine"])
+    assert environment["PYTHONPATH"] == os.pathsep.join([str(Path(__file__).parents[2]), "mine"])
     assert "here" not in repr(environment)

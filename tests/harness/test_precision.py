@@ -9,7 +9,7 @@ import torch
 
 from pytest_regional import BackendSpec, GraphCapabilities, ParityError, TrainingParityError
 from pytest_regional.harness.parity.execution import execute
-from pytest_regional.harness.parity.fp64_reference import PRECISIONS, rounding_to
+from pytest_regional.harness.parity.precision import PRECISIONS, RoundsOperands
 from pytest_regional.testing import regional
 
 F32 = torch.float32
@@ -188,7 +188,7 @@ def test_the_rounded_run_leaves_everything_as_it_was():
 
 def test_writes_are_rounded():
     x = torch.full((4,), 1 + 2.0**-12)
-    with rounding_to(PRECISIONS["bfloat16"]):
+    with RoundsOperands(PRECISIONS["bfloat16"]):
         y = torch.zeros(4)
         y.add_(x)
         y[1:].mul_(x[1:])
@@ -205,9 +205,8 @@ def test_a_precision_that_is_none():
 
 
 def test_specifications_of_the_same_names():
-    from pytest_regional.backends.spec import PRECISIONS as NAMES
-
-    assert tuple(PRECISIONS) == NAMES
+    with pytest.raises(ValueError, match=f"Known: {', '.join(sorted(PRECISIONS))}\\."):
+        spec(torch.bfloat16, says="none")
 
 
 def trains_in(dtype, fault=0.0):

@@ -7,7 +7,7 @@ import traceback
 import pytest
 import torch
 
-from pytest_regional.harness.inputs import seed_torch
+from pytest_regional.harness.isolation import seed_torch
 
 SEEDS = (0, 7, 2**63 - 1, -1)
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from torch.utils.checkpoint import checkpoint
 
 from pytest_regional._base.errors import RegionalValueError
-from pytest_regional.harness.parity.execution import execute, fresh_inputs, to_float64
-from pytest_regional.harness.parity.inputs import copy_inputs
-from pytest_regional.harness.parity.state import A_TENSOR
+from pytest_regional.harness.parity.execution import execute
+from pytest_regional.harness.parity.inputs import copy_inputs, fresh_inputs, widen
 
 
 class Counting(torch.nn.Module):
@@ -45,9 +44,9 @@ def test_module_state_is_restored_and_what_happened_is_kept():
     assert torch.equal(model.total, torch.zeros(3))
     assert torch.equal(weight, before)
     assert torch.equal(weight.grad, torch.ones_like(weight))
-    assert {name: (change.before, change.after) for name, change in first.changes.items()} == {
-        "calls": (0, 1),
-        "cache": (None, A_TENSOR),
+    assert {name: (change.before, str(change.after)) for name, change in first.changes.items()} == {
+        "calls": (0, "1"),
+        "cache": (None, "a tensor"),
     }
     grads = [run.grads["grad of parameter linear.weight"].value for run in (first, second)]
     assert torch.equal(*grads)
@@ -141,7 +140,11 @@ def test_a_non_leaf_input_may_be_mutated_and_has_its_gradient():
 def test_copies_keep_layout_and_aliasing():
     base = torch.randn(6, 8)
     inputs = (base, {"v": base[1:, ::2]}, base, base.t(), torch.randn(1, 4).expand(3, 4), 3, None)
-    for copied in (copy_inputs(inputs).arguments, to_float64(inputs), fresh_inputs(inputs, 0)):
+    for copied in (
+        copy_inputs(inputs).arguments,
+        copy_inputs(inputs, transform=widen).arguments,
+        fresh_inputs(inputs, 0),
+    ):
         first, view, again, turned, expanded = copied[0], copied[1]["v"], copied[2], copied[3], copied[4]
         assert again is first
         assert view.untyped_storage() is first.untyped_storage() is turned.untyped_storage()
@@ -158,7 +161,7 @@ def test_complex_conjugates_and_parameters_are_copied_as_such():
     assert torch.equal(copied_z, z)
     assert copied_z.is_conj()
     assert isinstance(copied_parameter, torch.nn.Parameter)
-    assert to_float64((z,))[0].dtype == torch.complex128
+    assert copy_inputs((z,), transform=widen).arguments[0].dtype == torch.complex128
 
 
 @settings(max_examples=60, deadline=None)

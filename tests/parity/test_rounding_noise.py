@@ -13,11 +13,10 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from pytest_regional.harness.parity.compare import compare
+from pytest_regional.harness.parity.compare import MORE_RUNS, RUNS, compare, judged
 from pytest_regional.harness.parity.execution import execute
-from pytest_regional.harness.parity.noise import MORE_RUNS, RUNS, Noise, judged
-from pytest_regional.harness.parity.rounding import moved
-from pytest_regional.harness.parity.tolerance import Rounding, Tolerance, judge
+from pytest_regional.harness.parity.precision import moved
+from pytest_regional.harness.parity.tolerance import Noise, Rounding, Tolerance, judge
 from tests.faults.parity.compared import kinds
 
 SEEDS = range(2)

@@ -64,7 +64,7 @@ def test_on_an_emulated_gpu_it_runs(downstream):
 
 def test_tests_on_a_lost_gpu_fail_with_what_lost_it(downstream, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("pytest_regional.plugin.hooks.lost", lambda: "test_bad left the GPU with an error")
+    monkeypatch.setattr("pytest_regional.plugin.running.lost", lambda: "test_bad left the GPU with an error")
     source = """
         @pytest.mark.regional_compile(expects_regions=False)
         @pytest.mark.parametrize("number", [1, 2])

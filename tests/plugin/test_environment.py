@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import pytest
+import os
 
-from pytest_regional.plugin import environment
+import pytest
 
 
 @pytest.fixture
-def values(tmp_path, monkeypatch):
-    """What is set where the caller has set what the test says."""
+def values(pytester, monkeypatch):
+    """The environment of a run, where the caller has set what the test says."""
 
     def ask(**variables):
         for name in ("OMP_WAIT_POLICY", "TORCHINDUCTOR_COMPILE_THREADS"):
             monkeypatch.delenv(name, raising=False)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        return environment._values(tmp_path, tmp_path / "main")
+        pytester.parseconfig("--regional-backend=aot_eager")
+        return dict(os.environ)
 
     return ask
 
@@ -27,4 +28,4 @@ def test_threads_wait_asleep_and_each_process_compiles_itself(values):
 
 def test_what_the_caller_sets_holds(values):
     kept = {"OMP_WAIT_POLICY": "ACTIVE", "TORCHINDUCTOR_COMPILE_THREADS": "4"}
-    assert not kept.keys() & values(**kept).keys()
+    assert values(**kept).items() >= kept.items()

@@ -141,7 +141,7 @@ def test_with_a_directory_for_failed_tests_the_path_is_in_it(downstream, pyteste
 
 FUZZED = """
     from torch._inductor.compile_fx import compile_fx
-    from pytest_regional.fuzz.programs import Programs
+    from pytest_regional.fuzz.campaign import Programs
     from pytest_regional.fuzz.model.arguments import TensorInput
     from pytest_regional.fuzz.model.program import Program, Step
 

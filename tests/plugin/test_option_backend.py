@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 import torch
 
+from pytest_regional.cli import main
 from pytest_regional.plugin.options import give_bare_options_their_values
 
 PARITY = """
@@ -258,11 +261,10 @@ def test_names_for_torch_compile_are_offered(downstream, registered, value, mess
     result.stderr.no_fnmatch_line("*Traceback*")
 
 
-def test_names_for_torch_compile_are_listed(pytester, registered):
-    from pytest_regional.cli.backends import lines
-
+def test_names_for_torch_compile_are_listed(pytester, registered, capsys):
     pytester.syspathinsert()
-    matcher = pytest.LineMatcher(list(lines([], pytester.path)))
+    assert main(["backends"]) == 0
+    matcher = pytest.LineMatcher(capsys.readouterr().out.splitlines())
     matcher.fnmatch_lines(
         [
             "wholesale  (theirs:whole, of theirs, registered with torch.compile)",
@@ -317,6 +319,15 @@ def test_a_plain_callable_that_compiles_graphs_is_an_error_with_a_hint(downstrea
         """
     )
     downstream(PARITY, "--regional-backend=theirs:whole").assert_outcomes(passed=1)
+
+
+def test_each_option_is_parsed_into_a_field_of_the_settings():
+    from pytest_regional.plugin import options, settings
+
+    names = {option.setting for option in options.OPTIONS}
+    assert names == settings._PARSERS.keys()
+    # fuzz_seed is no option: it depends on the seed and on the budget.
+    assert names == {field.name for field in fields(settings.Settings)} - {"fuzz_seed"}
 
 
 def test_help_marks_and_fixtures_tell_everything(pytester):

@@ -183,9 +183,9 @@ def test_what_does_not_fail_again(downstream, pytester):
 
 
 def test_a_search_does_not_count_as_the_tests_time(downstream):
-    """The test takes two seconds, so that a search, which calls it several times, takes more than the limit."""
-    options = ("--regional-backend=aot_eager", "--regional-blame=deep", "--regional-timeout=5")
-    result = downstream(ALWAYS.format(seconds=2), *options)
+    """The test takes a second, so that a search, which calls it several times, takes more than the limit."""
+    options = ("--regional-backend=aot_eager", "--regional-blame=deep", "--regional-timeout=4")
+    result = downstream(ALWAYS.format(seconds=1), *options)
     assert "still running" not in result.stdout.str()
     result.stdout.fnmatch_lines(SECTION_OF_EAGER)
 

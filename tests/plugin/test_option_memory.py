@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from pytest_regional._base.limits import bytes_of, memory_limit
+from pytest_regional._base.limits import memory_limit, memory_of
 
 SOURCE = """
     def greedy(gm, inputs):
@@ -50,10 +50,11 @@ def test_other_errors_get_no_note():
 
 
 @pytest.mark.parametrize(
-    ("text", "number"), [("4G", 2**32), ("500M", 500 * 2**20), ("1.5g", 3 * 2**29), ("2GiB", 2**31), ("1000", 1000)]
+    ("text", "number"),
+    [("4G", 2**32), ("500M", 500 * 2**20), ("1.5g", 3 * 2**29), ("2GiB", 2**31), ("100000000", 10**8)],
 )
 def test_sizes(text, number):
-    assert bytes_of(text) == number
+    assert memory_of(text) == number
 
 
 @pytest.mark.parametrize("backend", [["--regional-backend=aot_eager"], []], ids=["on", "off"])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional.harness.goldens.facts import GoldenFile, GoldenKey
+from pytest_regional.harness.goldens.file import GoldenFile, GoldenKey
 from pytest_regional.report.document import RunReport
 from tests.attacks.test_reruns import RUNS_AGAIN
 from tests.warm_process import run_module

@@ -130,3 +130,60 @@ def test_invalid_values_are_a_usage_error(run, section, said):
     result = run(section)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([said])
+
+
+def test_former_names_of_capabilities_work_and_warn(run, pytester):
+    """In a mark, in the project's file, in a file of known failures, as a keyword and in the body of a class."""
+    pytester.makefile(".txt", known="mine | capability:outer_cache_of_functions | not yet | https://example.org/1\n")
+    pytester.makepyfile(
+        mine="""
+        from pytest_regional import BackendSpec, Capabilities, unsupported
+
+        class Former(Capabilities, full_graph_artifacts=unsupported("not saved")):
+            @property
+            def pre_grad_timing_checked(self):
+                return unsupported("not checked")
+
+        specification = BackendSpec("mine", factory=lambda: "aot_eager", capabilities=Former())
+        """
+    )
+    result = run(
+        """
+        regional_known_failures = "known.txt"
+
+        [tool.pytest-regional.backends.mine]
+        disclaims = { region_edges = "not ordered" }
+        """,
+        source="""
+pytestmark = pytest.mark.regional_compile(expects_regions=False)
+
+@pytest.mark.regional_compile(requires="region_edges")
+def test_order(regional): ...
+
+@pytest.mark.regional_compile(requires="annotation_checks")
+def test_checks(regional): ...
+
+@pytest.mark.regional_compile(requires="full_graph")
+def test_graph(regional): ...
+
+@pytest.mark.regional_compile(requires="outer_cache_of_training")
+def test_cache(regional):
+    assert False
+
+def test_names(regional_backend):
+    import mine
+    names = mine.Former.names()
+    assert "region_order" in names and "pre_grad_timing_checked" not in names
+""",
+    )
+    result.assert_outcomes(skipped=3, xfailed=1, passed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "SKIPPED*disclaims region_order: not ordered",
+            "SKIPPED*disclaims annotation_checks: not checked",
+            "SKIPPED*disclaims full_graph: not saved",
+        ]
+    )
+    result.stdout.fnmatch_lines(
+        ["*DeprecationWarning: capability 'region_edges' goes with 1.0*part of 'region_order'*"]
+    )

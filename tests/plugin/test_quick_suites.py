@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from pytest_regional.backends.capabilities import Capabilities
+from pytest_regional import Capabilities
 from tests.warm_process import run_module
 
 ROOT = Path(__file__).parents[2]

@@ -28,8 +28,8 @@ def test_neither_torch_nor_hypothesis_is_imported(pytester):
     # Hypothesis's own plugin imports Hypothesis at the end of every run; that is not ours.
     result = pytester.runpytest_subprocess("-s", "-p", "no:hypothesispytest", "-p", "no:randomly", "-p", "no:torch")
     result.assert_outcomes(passed=1)
-    base = " ".join(f"*._base{name}" for name in ("", ".errors", ".stash", ".text"))
-    plugin = " ".join(f"*.plugin{name}" for name in ("", ".fixtures", ".marks", ".options"))
+    base = " ".join(f"*._base{name}" for name in ("", ".stash", ".text"))
+    plugin = " ".join(f"*.plugin{name}" for name in ("", ".fixtures", ".options"))
     ours = f"pytest_regional {base} {plugin}"
     result.stdout.fnmatch_lines(["*imported: []*", f"ours: {ours.replace('*', 'pytest_regional')}"])
 
@@ -43,8 +43,13 @@ def test_one(regional):
 """
 
 
-@pytest.mark.slow("starts two workers", fast="test_neither_torch_nor_hypothesis_is_imported")
-@pytest.mark.parametrize(("option", "imports"), [("-n1", False), ("-n0", True)])
+def test_what_collects_and_reports_imports_no_torch(pytester):
+    result = pytester.runpython_c("import sys, pytest_regional.plugin.hooks; assert 'torch' not in sys.modules")
+    assert result.ret == 0
+
+
+@pytest.mark.slow("starts two workers", fast="test_what_collects_and_reports_imports_no_torch")
+@pytest.mark.parametrize(("option", "imports"), [("-n1", False), ("-n0", True), ("--dist=load", True)])
 def test_a_process_that_starts_workers_imports_no_torch(pytester, option, imports):
     pytester.makepyfile(test_it=MARKED, watch=WATCH)
     options = ("--regional-backend=aot_eager", "--regional-report=report.json,report.html", "-p", "watch", option)
@@ -108,9 +113,10 @@ def test_without_torch_marked_tests_are_skipped_while_the_option_is_off(pytester
     without_torch(pytester).assert_outcomes(skipped=1)
 
 
-def test_without_torch_the_option_says_what_is_missing(pytester):
+@pytest.mark.parametrize("options", [(), ("-n1",)])
+def test_without_torch_the_option_says_what_is_missing(pytester, options):
     pytester.makepyfile(test_it=UNRELATED)
-    result = without_torch(pytester, "--regional-backend")
+    result = without_torch(pytester, "--regional-backend", *options)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*--regional-backend needs torch, which is not installed*"])
 

@@ -3,7 +3,7 @@
 import pytest
 import torch._dynamo
 
-from pytest_regional.harness.inputs import seed_torch
+from pytest_regional.harness.isolation import seed_torch
 
 
 @pytest.fixture(autouse=True)

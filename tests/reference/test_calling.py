@@ -60,7 +60,7 @@ def test_which_regions_make_plain_values(fn, plain):
 @pytest.mark.parametrize(("value", "plain"), [(3, True), (2.5, False), (True, False), (None, False)])
 def test_which_numbers_may_enter(value, plain):
     (extraction,) = extracted(product, torch.randn(4, 4))
-    extraction.inputs.append(RegionInput("n", None, {"val": value}))
+    extraction.borders.append(RegionInput("n", None, {"val": value}))
     assert makes_plain_values(extraction) is plain
 
 

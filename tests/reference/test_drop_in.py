@@ -8,6 +8,7 @@ import torch
 import torch._functorch.config
 import torch._inductor
 from torch._guards import TracingContext, tracing
+from torch._inductor.fx_passes.control_dependencies import preserve_node_ordering
 from torch._subclasses import FakeTensorMode
 from torch.fx._graph_pickler import GraphPickler
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -15,7 +16,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import pytest_regional.reference
 from pytest_regional._base.errors import RegionalRuntimeError
 from pytest_regional._torch import torch_version
-from pytest_regional._torch.operators import preserve_node_ordering
 from pytest_regional.reference import RegionConfigError, RegionFallbackWarning, regional_inductor
 from tests.reference.graphs import InterpretedCompiler, annotate_node, chain
 

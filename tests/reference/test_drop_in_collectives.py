@@ -6,10 +6,10 @@ import torch.distributed as dist
 from torch._guards import TracingContext, tracing
 from torch.distributed import _functional_collectives as functional
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from pytest_regional import region
 from pytest_regional._torch import torch_version
-from pytest_regional._torch.distributed import fake_store
 from pytest_regional.reference import regional_inductor
 from tests.reference.graphs import annotate_node
 from tests.reference.user_backends import compile_for_user, counted_compiles
@@ -21,7 +21,7 @@ needs_rewriting = pytest.mark.skipif(
 
 @pytest.fixture(params=["gloo", "fake"])
 def _group(request, tmp_path):
-    store = dist.FileStore(str(tmp_path / "store"), 1) if request.param == "gloo" else fake_store()
+    store = dist.FileStore(str(tmp_path / "store"), 1) if request.param == "gloo" else FakeStore()
     dist.init_process_group(request.param, rank=0, world_size=1, store=store)
     yield
     dist.destroy_process_group()

@@ -12,8 +12,8 @@ from torch._subclasses import FakeTensorMode
 from torch.fx._graph_pickler import GraphPickler
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import annotate, preserve_node_meta
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from pytest_regional._torch.thread_state import dispatch_modes
 from pytest_regional.reference import regional_inductor
 from pytest_regional.reference.caching.program import dump_program
 from tests.reference.user_backends import counted_compiles
@@ -86,7 +86,7 @@ def test_constants_are_serialized_outside_of_the_fake_mode(monkeypatch):
     original = torch.storage.TypedStorage.__reduce__
 
     def reduce(storage):
-        modes.append(dispatch_modes())
+        modes.append(tuple(_get_current_dispatch_mode_stack()))
         return original(storage)
 
     monkeypatch.setattr(torch.storage.TypedStorage, "__reduce__", reduce)

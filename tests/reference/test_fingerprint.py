@@ -7,7 +7,7 @@ from torch._inductor import config as inductor
 
 from pytest_regional._torch.config import compile_state
 from pytest_regional.reference import regional_inductor
-from pytest_regional.reference.fingerprint import fingerprint
+from pytest_regional.reference.compile_regions import fingerprint
 from pytest_regional.reference.regions import freeze
 from tests.reference.graphs import InterpretedCompiler, chain
 

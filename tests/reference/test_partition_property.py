@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.partitioning import torch_region_count
 from pytest_regional._torch import torch_version
-from pytest_regional._torch.inductor import torch_region_count
 from pytest_regional.reference import Partition, plan_partitions
 from pytest_regional.reference.extract import extract_partitions, install_submodules
 from tests.reference.graphs import ATEN, annotate_node

@@ -158,9 +158,8 @@ def resealed(**changes):
     """Return a change of an entry to one that was made somewhere else."""
 
     def change(sealed):
-        payload = container.unseal(sealed, kind=KIND)
         elsewhere = type(this_machine())(**(this_machine().as_dict() | changes))
-        header = container._Check(sealed, "").header()
+        header, payload = container._opened(sealed, "")
         return container.seal(payload, kind=header["kind"], key=header["key"], machine=elsewhere)
 
     return change

@@ -16,7 +16,7 @@ from torch._inductor import config, custom_graph_pass
 from torch._inductor.custom_graph_pass import CustomGraphModulePass, CustomGraphPass
 
 from pytest_regional import RegionalWarning
-from pytest_regional.reference.pass_uuids import PreGradPassError, PreGradPlan, plan_pre_grad, stable_form
+from pytest_regional.reference.pass_protocol import PreGradPassError, PreGradPlan, plan_pre_grad, stable_form
 
 
 class Pass(CustomGraphPass):

@@ -41,7 +41,7 @@ class _Relaid:
     def __init__(self, compiler, request):
         self.compiler, self.module, self.inputs = compiler, request.module, request.inputs
         given = {storage_key(value) for value in request.inputs}
-        self.results = [node.meta["val"] for node in request.region.results]
+        self.results = [node.meta["val"] for node in request.results]
         self.is_new = [storage_key(value) not in given for value in self.results]
         if compiler.tells:
             told = [self._strides(value, is_new) for value, is_new in zip(self.results, self.is_new, strict=True)]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_regional._base.errors import RegionalValueError
-from pytest_regional.report.outputs import ENDINGS, Outputs, ending_of, outputs_of, wrong_name
+from pytest_regional.report.outputs import ENDINGS, Outputs, ending_of, outputs_of
 
 GITHUB, GITLAB = {"GITHUB_ACTIONS": "true"}, {"GITLAB_CI": "true"}
 QUALITY = Path("/r/gl-code-quality-report.json")
@@ -59,7 +59,6 @@ def test_a_name_that_says_no_format_is_an_error(value):
 )
 def test_the_longest_ending_counts(name, ending):
     assert ending_of(Path(name)) == ending
-    assert bool(wrong_name(Path(name))) is (not ending)
 
 
 def test_details_are_collected_for_what_shows_them():

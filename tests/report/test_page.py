@@ -6,12 +6,14 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional.report import page
 from pytest_regional.report.document import OUTCOMES
-from pytest_regional.report.outputs import ENDINGS, write_report, wrong_name
+from pytest_regional.report.outputs import ENDINGS, outputs_of, write_report
 from pytest_regional.report.page import html_of, positions
 from tests.report.test_document import fact, report
 
@@ -169,13 +171,14 @@ def test_each_ending_is_written(tmp_path, ending):
     path = tmp_path / "new" / f"report{ending}"
     write_report(sample(), path)
     assert path.stat().st_size > 800
-    assert not wrong_name(path)
+    assert outputs_of(str(path), Path(), {}).files == (path,)
 
 
 def test_another_suffix_is_reported():
     from pathlib import Path
 
-    assert wrong_name(Path("a.txt")).startswith("expected a name that ends in .json, .html, .md")
+    with pytest.raises(RegionalValueError, match=r"expected a name that ends in \.json, \.html, \.md"):
+        outputs_of("a.txt", Path(), {})
 
 
 def drawn_graphs(nodes):

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from pytest_regional.report.outputs import write_report
-from pytest_regional.report.step_summary import LIMIT, append, summary_of
+from pytest_regional.report.step_summary import LIMIT, append_summary, summary_of
 from tests.report.ci_sample import NASTY, failed, finding, fuzzed, sample
 from tests.report.test_document import fact, report
 
@@ -104,7 +104,7 @@ def test_what_another_step_or_tool_wrote_is_kept_and_counts(tmp_path):
     path = tmp_path / "summary.md"
     for before in (0, LIMIT - 2_000, LIMIT - 100):
         path.write_text("a" * before)
-        append(sample(), path)
+        append_summary(sample(), {"GITHUB_STEP_SUMMARY": str(path)})
         text = path.read_text(encoding="utf-8")
         assert text.startswith("a" * before)
         assert len(text.encode()) <= LIMIT

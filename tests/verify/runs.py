@@ -14,8 +14,8 @@ import z3
 
 from pytest_regional._torch.triton import type_of_argument
 from pytest_regional.emulation.interpreter.accesses import LaunchMemory
-from pytest_regional.verify.builder import READ, UPDATE, WRITE, Access
 from pytest_regional.verify.kernels import KernelRun, Pointer, run_kernel
+from pytest_regional.verify.properties import READ, UPDATE, WRITE, Access
 from pytest_regional.verify.question import Question, Tensor
 from pytest_regional.verify.symbols import Expression
 from tests.emulation.interpreter.launching import run

@@ -16,8 +16,7 @@ from pytest_regional.emulation import Emulation
 from pytest_regional.verify import PROVED, REFUTED, UNKNOWN, verify_graph, verifying
 from pytest_regional.verify.properties import filled
 from pytest_regional.verify.question import Tensor
-from pytest_regional.verify.replay import fault_of_graph
-from pytest_regional.verify.verifier import BufferFlow, Effects
+from pytest_regional.verify.verifier import BufferFlow, Effects, fault_of_graph
 from pytest_regional.verify.wrappers import Graph, TensorInput, WrapperRun, run_wrapper
 
 # Generated code finds these in its module; a run on symbols puts others in their places.

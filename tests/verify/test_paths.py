@@ -8,8 +8,7 @@ import triton
 import triton.language as tl
 
 from pytest_regional.verify import PROVED, REFUTED, NotVerifiableError
-from pytest_regional.verify.builder import WRITE
-from pytest_regional.verify.properties import memory_safe, race_free
+from pytest_regional.verify.properties import WRITE, memory_safe, race_free
 
 from .runs import Case, case, impossible, possible, question_about, touched
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from torch.utils._sympy.functions import CleanDiv, FloorDiv, Max, Min, Mod, ModularIndexing, PythonMod
 
 from pytest_regional.verify import NotVerifiableError
-from pytest_regional.verify.sizes import Size, expression_of, from_sympy, known_from, largest, smallest
-from pytest_regional.verify.symbols import evaluated
+from pytest_regional.verify.symbols import Size, evaluated, expression_of, from_sympy, known_from, largest, smallest
 
 SIZES = st.integers(1, 50)
 NAMES = {"s0": 7, "s1": 4}

@@ -18,8 +18,7 @@ from pytest_regional.emulation import Emulation, GeneratedGraph, backend
 from pytest_regional.emulation.launch import launch_inductor_kernel, named_arguments
 from pytest_regional.verify import NotVerifiableError
 from pytest_regional.verify.question import decided
-from pytest_regional.verify.sizes import Size, expression_of, largest
-from pytest_regional.verify.symbols import evaluated
+from pytest_regional.verify.symbols import Size, evaluated, expression_of, largest
 from pytest_regional.verify.wrappers import (
     Graph,
     OperatorCall,

@@ -7,7 +7,6 @@ import contextlib
 import io
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Iterator
@@ -15,11 +14,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from pytest_regional._torch import triton
+from pytest_regional.emulation.compile_check import amd_resources, nvidia_resources
 
 
 def main() -> None:
     """Answer one line for each configuration, and one at the end of each request."""
-    answers = _own_output()
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what compilers print goes elsewhere
     triton.stand_alone()
     folder = Path(os.environ["PYTEST_REGIONAL_KERNELS"])
     _answer(answers, {"ready": True})
@@ -30,13 +31,6 @@ def main() -> None:
         for answer in _compiled(request, path):
             _answer(answers, answer)
         _answer(answers, {"end": True})
-
-
-def _own_output() -> IO[str]:
-    """Return standard output, and send what compilers print elsewhere."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return answers
 
 
 def _answer(answers: IO[str], answer: dict[str, Any]) -> None:
@@ -80,28 +74,6 @@ def _measures(tuner: Any, config: Any, target: list[Any]) -> dict[str, Any]:
     metadata = {"shared_memory": compiled.metadata.shared, "num_warps": compiled.metadata.num_warps}
     texts = {"assembly": assembly, "binary": base64.b64encode(binary).decode()}
     return {**used, **metadata, "seconds": seconds, **texts}
-
-
-def nvidia_resources(log: str) -> dict[str, int]:
-    """Read what ``ptxas -v`` says of the one kernel it compiled.
-
-    Raises:
-        ValueError: it does not say it in the words of ptxas 12 and 13.
-    """
-    memory = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
-    registers = re.search(r"Used (\d+) registers", log)
-    if memory is None or registers is None:
-        raise ValueError(f"ptxas did not say which registers and how much memory the kernel uses: {log!r}")
-    stack, stores, loads = map(int, memory.groups())
-    return {"registers": int(registers[1]), "stack": stack, "spill_stores": stores, "spill_loads": loads}
-
-
-def amd_resources(assembly: str) -> dict[str, int]:
-    """Read the metadata at the end of AMD's assembly; it counts spilled registers, not bytes, and loads not at all."""
-    found = {name: int(value) for name, value in re.findall(r"\.(\w+):\s+(\d+)\s*$", assembly, re.MULTILINE)}
-    spills = found["vgpr_spill_count"] + found["sgpr_spill_count"]
-    stack = found["private_segment_fixed_size"]
-    return {"registers": found["vgpr_count"], "stack": stack, "spill_stores": spills, "spill_loads": 0}
 
 
 if __name__ == "__main__":

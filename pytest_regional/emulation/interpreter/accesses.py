@@ -308,17 +308,12 @@ _NOBODY = -1
 _SEVERAL = -2
 
 
-@dataclass
 class AccessLog:
     """Which program read and wrote which byte, kept while races between programs are looked for."""
 
-    readers: Array
-    writers: Array
-
-    @classmethod
-    def of(cls, nbytes: int) -> AccessLog:
-        """Return empty footprints for ``nbytes``."""
-        return cls(np.full(nbytes, _NOBODY, dtype=np.int64), np.full(nbytes, _NOBODY, dtype=np.int64))
+    def __init__(self, nbytes: int) -> None:
+        self.readers = np.full(nbytes, _NOBODY, dtype=np.int64)
+        self.writers = np.full(nbytes, _NOBODY, dtype=np.int64)
 
 
 @dataclass(eq=False)
@@ -345,19 +340,8 @@ def region_of(argument: str, tensor: torch.Tensor, memory: Memory, races: bool) 
     """Return the region of the storage of ``tensor``."""
     storage = tensor.untyped_storage()
     content = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
-    footprints = AccessLog.of(content.size) if races else None
+    footprints = AccessLog(content.size) if races else None
     return Segment(argument, storage.data_ptr(), content, memory.allocation_of(tensor), footprints)
-
-
-@dataclass
-class Access:
-    """One access to memory by one program: which addresses, how wide, for what."""
-
-    kernel: str
-    program: tuple[int, int, int]
-    what: str
-    addresses: Array
-    dtype: np.dtype[Any]
 
 
 class LaunchMemory:
@@ -389,25 +373,34 @@ class LaunchMemory:
         Raises:
             MemoryFaultError: for an address outside, or one that is not a multiple of the element's size.
         """
-        access = Access(self.kernel, self.program, what, addresses, dtype)
+        who = f"{self.kernel}, program {self.program},"
         if region is None:
-            region = self._holding(access)
+            first = int(addresses.flat[0])
+            if not self.regions:
+                raise MemoryFaultError(f"{who} has no tensor argument and makes a {what} at {first:#x}")
+            region = self._holding(first)
         offsets = addresses.astype(np.int64) - region.start
-        last = region.content.size - dtype.itemsize
-        if offsets.min() < 0 or offsets.max() > last:
-            raise _outside(access, region, offsets)
-        if dtype.itemsize > 1 and (addresses % np.uint64(dtype.itemsize)).any():
-            raise _misaligned(access, region)
-        return region, offsets // dtype.itemsize if dtype.itemsize > 1 else offsets
+        size, width = region.content.size, dtype.itemsize
+        if offsets.min() < 0 or offsets.max() > size - width:
+            wrong = offsets[(offsets < 0) | (offsets > size - width)]
+            raise MemoryFaultError(
+                f"out-of-bounds {what}: {who} makes {wrong.size} of {offsets.size} accesses outside argument "
+                f"{region.argument}, the first at element {int(wrong.flat[0]) // width} of its {size // width} "
+                f"elements of {width} bytes. Look at the mask and at the index expression of this {what}."
+            )
+        if width > 1 and (addresses % np.uint64(width)).any():
+            raise MemoryFaultError(
+                f"misaligned {what}: {who} accesses argument {region.argument} at an address that is no multiple of "
+                f"{width}; a GPU stops on that"
+            )
+        return region, offsets // width if width > 1 else offsets
 
-    def _holding(self, access: Access) -> Segment:
-        first = int(access.addresses.flat[0])
+    def _holding(self, address: int) -> Segment:
+        """Return the region that ``address`` lies in, or the nearest."""
         for region in self.regions:
-            if region.start <= first < region.start + region.content.size:
+            if region.start <= address < region.start + region.content.size:
                 return region
-        if not self.regions:
-            raise MemoryFaultError(f"{_who(access)} has no tensor argument and makes a {access.what} at {first:#x}")
-        return min(self.regions, key=lambda r: min(abs(first - r.start), abs(first - r.start - r.content.size)))
+        return min(self.regions, key=lambda r: min(abs(address - r.start), abs(address - r.start - r.content.size)))
 
     def reading(self, region: Segment, indices: Array, dtype: np.dtype[Any]) -> None:
         """Check that the elements about to be read have been written.
@@ -421,7 +414,13 @@ class LaunchMemory:
             if found.written is not None:
                 flags = _flags(found, found.written, indices, dtype)
                 if not flags.all():
-                    raise self._unwritten(region, indices, flags, dtype)
+                    missing = indices[~flags]
+                    raise MemoryFaultError(
+                        f"{self.kernel}, program {self.program}, loads memory that nobody has written: {missing.size} "
+                        f"elements of argument {region.argument}, the first is element {int(missing.flat[0])} of its "
+                        f"{region.content.size // dtype.itemsize}. Whatever should have written it was left out, came "
+                        f"later, or wrote elsewhere."
+                    )
         if region.footprints is not None:
             self._note_reads(region, region.footprints, indices * dtype.itemsize)
 
@@ -463,15 +462,6 @@ class LaunchMemory:
         finally:
             region.footprints = footprints
 
-    def _unwritten(self, region: Segment, indices: Array, flags: Array, dtype: np.dtype[Any]) -> MemoryFaultError:
-        missing = indices[~flags]
-        return MemoryFaultError(
-            f"{self.kernel}, program {self.program}, loads memory that nobody has written: {missing.size} elements of "
-            f"argument {region.argument}, the first is element {int(missing.flat[0])} of its "
-            f"{region.content.size // dtype.itemsize}. Whatever should have written it was left out, came later, or "
-            f"wrote elsewhere."
-        )
-
     def _number(self) -> int:
         x, y, z = self.program
         return x + (y << 31) + (z << 47)
@@ -512,25 +502,3 @@ def _mark(found: Allocation, written: Array, indices: Array, dtype: np.dtype[Any
     first = indices if dtype.itemsize == found.granule else indices * dtype.itemsize // found.granule
     for i in range(max(1, dtype.itemsize // found.granule)):
         written[first + i] = True
-
-
-def _who(access: Access) -> str:
-    return f"{access.kernel}, program {access.program},"
-
-
-def _outside(access: Access, region: Segment, offsets: Array) -> MemoryFaultError:
-    size, width = region.content.size, access.dtype.itemsize
-    wrong = offsets[(offsets < 0) | (offsets > size - width)]
-    worst = int(wrong.flat[0])
-    return MemoryFaultError(
-        f"out-of-bounds {access.what}: {_who(access)} makes {wrong.size} of {offsets.size} accesses outside argument "
-        f"{region.argument}, the first at element {worst // width} of its {size // width} elements of {width} bytes. "
-        f"Look at the mask and at the index expression of this {access.what}."
-    )
-
-
-def _misaligned(access: Access, region: Segment) -> MemoryFaultError:
-    return MemoryFaultError(
-        f"misaligned {access.what}: {_who(access)} accesses argument {region.argument} at an address that is no "
-        f"multiple of {access.dtype.itemsize}; a GPU stops on that"
-    )

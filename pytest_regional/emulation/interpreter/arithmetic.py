@@ -124,10 +124,6 @@ class Arithmetic:
         """Return one over the square root."""
         return self.unary_op(arg, lambda data: 1 / np.sqrt(data))
 
-    def create_idiv(self, lhs: Any, rhs: Any) -> Any:
-        """Divide integers, truncating."""
-        return self.binary_op(lhs, rhs, _truncated_quotient)
-
     def create_ashr(self, lhs: Any, rhs: Any) -> Any:
         """Shift right, filling with the sign."""
         signed = np.dtype(f"i{lhs.data.itemsize}")
@@ -176,6 +172,7 @@ class Arithmetic:
         ones = np.ones(1, dtype=np.bool_) if dtype == np.bool_ else np.full(1, -1, np.int64).astype(dtype)
         return TensorHandle(ones, type.scalar)
 
+    create_idiv = _computes(_truncated_quotient)
     create_minnumf = _computes(np.fmin)
     create_maxnumf = _computes(np.fmax)
     create_fcmpOLT = _compares(np.less)
@@ -218,6 +215,12 @@ def unsigned_product_high(left: Array, right: Array) -> Array:
     middle = a_high * b_low + ((a_low * b_low) >> half)
     carry = a_low * b_high + (middle & low)
     return np.asarray(a_high * b_high + (middle >> half) + (carry >> half)).view(left.dtype)
+
+
+def _signed_product_high(x: Array, y: Array) -> Array:
+    high = unsigned_product_high(x, y)
+    zero = x.dtype.type(0)
+    return np.asarray(high - np.where(x < 0, y, zero) - np.where(y < 0, x, zero))
 
 
 def _rounded_towards_zero(src: Any, target: Any) -> Array:
@@ -385,15 +388,9 @@ _FUNCTIONS: dict[str, Function] = {
     "popc": _bits_set,
     "clz": _leading_zeros,
     "ffs": _first_set,
-    "mulhi": lambda x, y: _signed_product_high(x, y),
+    "mulhi": _signed_product_high,
     "umulhi": unsigned_product_high,
 }
-
-
-def _signed_product_high(x: Array, y: Array) -> Array:
-    high = unsigned_product_high(x, y)
-    zero = x.dtype.type(0)
-    return np.asarray(high - np.where(x < 0, y, zero) - np.where(y < 0, x, zero))
 
 
 # Names that the rules of _plain_name do not reach.
@@ -408,9 +405,6 @@ _ALIASES = {
     "isfinited": "isfinite",
     "signbitd": "signbit",
     "fast_fdividef": "divide",
-    "fdim": "fdim",
-    "fmod": "fmod",
-    "erf": "erf",
 }
 
 

@@ -69,14 +69,15 @@ class Reductions:
         axis, reverse = _value(axis), _value(reverse)
         operands = _as_tuple(operand)
         types = [item.dtype for item in operands]
-        arrays = [_turned(np.moveaxis(item.handle.data, axis, 0), reverse) for item in operands]
+        turned = slice(None, None, -1 if reverse else 1)
+        arrays = [np.moveaxis(item.handle.data, axis, 0)[turned] for item in operands]
         step = 1
         while step < arrays[0].shape[0]:
             # Whole blocks are combined, since a block's length is a power of two; the first elements are thrown away.
             combined = _combined(combine_fn, types, [np.roll(a, step, 0) for a in arrays], arrays)
             arrays = [np.concatenate([a[:step], c[step:]]) for a, c in zip(arrays, combined, strict=True)]
             step *= 2
-        results = [np.moveaxis(_turned(array, reverse), 0, axis) for array in arrays]
+        results = [np.moveaxis(array[turned], 0, axis) for array in arrays]
         return _like(operand, [_tensor(r, item.dtype) for r, item in zip(results, operands, strict=True)])
 
 
@@ -88,29 +89,19 @@ def _reduced(combine_fn: Any, operands: Sequence[Any], arrays: list[Array]) -> l
     types = [item.dtype for item in operands]
     while (length := arrays[0].shape[0]) > 1:
         half = length // 2
-        lower, upper, rest = ([a[part] for a in arrays] for part in _parts(half))
-        combined = _combined(combine_fn, types, lower, upper)
-        arrays = [np.concatenate([c, r]) if length % 2 else c for c, r in zip(combined, rest, strict=True)]
+        combined = _combined(combine_fn, types, [a[:half] for a in arrays], [a[half : 2 * half] for a in arrays])
+        arrays = [
+            np.concatenate([c, a[2 * half :]]) if length % 2 else c for c, a in zip(combined, arrays, strict=True)
+        ]
     return [array[0] for array in arrays]
-
-
-def _parts(half: int) -> tuple[slice, slice, slice]:
-    return slice(None, half), slice(half, 2 * half), slice(2 * half, None)
-
-
-def _turned(array: Array, reverse: bool) -> Array:
-    return array[::-1] if reverse else array
 
 
 def _combined(combine_fn: Any, types: Sequence[Any], left: Sequence[Array], right: Sequence[Array]) -> list[Array]:
     wrapped = [block(a, t) for a, t in zip((*left, *right), (*types, *types), strict=True)]
     results = _as_tuple(combine_fn(*wrapped))
-    return [_handle_data(r, like) for r, like in zip(results, left, strict=True)]
-
-
-def _handle_data(result: Any, like: Array) -> Array:
-    data = result.handle.data if isinstance(result, tl.core.tensor) else np.asarray(result)
-    return np.broadcast_to(data.astype(like.dtype, copy=False), like.shape)
+    datas = [r.handle.data if isinstance(r, tl.core.tensor) else np.asarray(r) for r in results]
+    pairs = zip(datas, left, strict=True)
+    return [np.broadcast_to(data.astype(like.dtype, copy=False), like.shape) for data, like in pairs]
 
 
 def _tensor(array: Array, scalar: Any) -> Any:
@@ -234,13 +225,11 @@ class Calls:
     def create_barrier(self, *_: Any) -> None:
         """Do nothing: a program is one thread here."""
 
-    def create_bf16(self, value: float) -> Any:
-        """Return a bfloat16 constant."""
-        return self.get_bf16(value)
-
     def get_bf16(self, value: float) -> Any:
         """Return a bfloat16 constant."""
         return TensorHandle(from_numbers(np.array([value], dtype=np.float32), tl.bfloat16), tl.bfloat16)
+
+    create_bf16 = get_bf16
 
     def get_cache_policy(self, *_: Any) -> None:
         """Return nothing: there are no caches."""

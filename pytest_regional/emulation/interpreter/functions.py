@@ -22,7 +22,6 @@ import triton.language as tl
 from pytest_regional._torch.patching import Patch, applied
 from pytest_regional._torch.triton import (
     builtin_owners,
-    builtins_of,
     cuda_library,
     inductor_helpers,
     is_builtin,
@@ -50,17 +49,13 @@ class Meaning(ast.NodeTransformer):
         """Return functions by the name that rewritten text calls."""
         return _HELPERS
 
-    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+    def visit_Assign(self, node: ast.Assign | ast.NamedExpr) -> ast.AST:
         """Make a tensor of a number."""
         self.generic_visit(node)
         node.value = _call(_TENSOR, node.value)
         return node
 
-    def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.AST:
-        """Make a tensor of a number."""
-        self.generic_visit(node)
-        node.value = _call(_TENSOR, node.value)
-        return node
+    visit_NamedExpr = visit_Assign
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
         """Combine element by element."""
@@ -113,10 +108,6 @@ def _call(name: str, *arguments: ast.expr) -> ast.Call:
 def _later(value: ast.expr) -> ast.Lambda:
     nothing = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
     return ast.Lambda(args=nothing, body=value)
-
-
-def _to_tensor(value: Any) -> Any:
-    return semantic().to_tensor(value, False)
 
 
 def _is_block(value: Any) -> bool:
@@ -174,7 +165,7 @@ def device_range(*bounds: Any, step: Any = None, **_: Any) -> Iterator[Any]:
 
 
 _HELPERS: dict[str, Callable[..., Any]] = {
-    _TENSOR: _to_tensor,
+    _TENSOR: lambda value: semantic().to_tensor(value, False),
     _BOTH: both,
     _EITHER: either,
     _NEGATED: negated,
@@ -238,16 +229,6 @@ def is_jitted(member: Any) -> bool:
     return isinstance(member, jit_function_class())
 
 
-def reduce(*arguments: Any, **named: Any) -> Any:
-    """Replace ``tl.reduce``."""
-    return builder().reduce(*arguments, **named)
-
-
-def scan(*arguments: Any, **named: Any) -> Any:
-    """Replace ``tl.associative_scan``."""
-    return builder().scan(*arguments, **named)
-
-
 _LOCK = threading.RLock()
 
 
@@ -268,10 +249,6 @@ def _truth(value: Any) -> bool:
     return bool(data.item()) if data.size == 1 else True
 
 
-def _nothing(*_: Any, **__: Any) -> None:
-    """Do nothing."""
-
-
 def _static_assert(condition: Any, message: Any = "") -> None:
     if not condition:
         raise EmulationError(f"tl.static_assert failed: {message}")
@@ -282,26 +259,21 @@ def _same(value: Any, *_: Any, **__: Any) -> Any:
     return value
 
 
-def _to_ir(dtype: Any, builder: Any) -> Any:
-    """Return a type as the interpreter's operations take it."""
-    return dtype
-
-
 def _static_range(*bounds: Any, step: Any = None, **_: Any) -> range:
     return range(*limits_of(bounds, step))
 
 
 def _language_patches() -> Iterator[Patch]:
     for owner in builtin_owners():
-        for name, member in builtins_of(owner):
+        for name, member in inspect.getmembers(owner, is_builtin):
             yield Patch(owner, name, _bound(member))
     for module in (tl, tl.core):
         yield Patch(module, "range", device_range)
         yield Patch(module, "static_range", _static_range)
         yield Patch(module, "static_assert", _static_assert)
-        yield Patch(module, "static_print", _nothing)
-        yield Patch(module, "reduce", reduce)
-        yield Patch(module, "associative_scan", scan)
+        yield Patch(module, "static_print", lambda *_, **__: None)
+        yield Patch(module, "reduce", lambda *arguments, **named: builder().reduce(*arguments, **named))
+        yield Patch(module, "associative_scan", lambda *arguments, **named: builder().scan(*arguments, **named))
         for promise in ("multiple_of", "max_contiguous", "max_constancy"):
             yield Patch(module, promise, _same)
 
@@ -320,7 +292,7 @@ def _class_patches() -> Iterator[Patch]:
     for name, member in vars(tensor).items():
         if is_jitted(member):
             yield Patch(tensor, name, method_of(member))
-    yield Patch(tl.core.dtype, "to_ir", _to_ir)
+    yield Patch(tl.core.dtype, "to_ir", lambda dtype, builder: dtype)  # as the interpreter's operations take it
     yield Patch(loop_condition_class(), "__bool__", lambda self: bool(self.condition), added=True)
     yield Patch(jit_function_class(), "__call__", call_device_function)
 
@@ -354,21 +326,15 @@ def _next_power_of_2(number: Any, **_: Any) -> int:
     return 1 << (value - 1).bit_length()
 
 
-def _helper_patches() -> Iterator[Patch]:
-    helpers = inductor_helpers()
-    if helpers is not None:
-        yield Patch(helpers, "if_mask", _if_mask)
-        yield Patch(helpers, "constexpr_next_power_of_2", _next_power_of_2)
-
-
 @functools.cache
 def _triton_patches() -> tuple[Patch, ...]:
     return _checked((*_language_patches(), *_class_patches(), *_library_patches()))
 
 
 @functools.cache
-def _inductor_patches() -> tuple[Patch, ...]:
-    return _checked(tuple(_helper_patches()))
+def _inductor_patches(helpers: Any) -> tuple[Patch, ...]:
+    names = {"if_mask": _if_mask, "constexpr_next_power_of_2": _next_power_of_2}
+    return _checked(tuple(Patch(helpers, name, function) for name, function in names.items()))
 
 
 def _checked(table: tuple[Patch, ...]) -> tuple[Patch, ...]:
@@ -381,7 +347,8 @@ def _checked(table: tuple[Patch, ...]) -> tuple[Patch, ...]:
 
 def patch_table() -> tuple[Patch, ...]:
     """Return everything that is replaced, in order; it is made once, of an unpatched Triton."""
-    return _triton_patches() + (_inductor_patches() if inductor_helpers() is not None else ())
+    helpers = inductor_helpers()
+    return _triton_patches() + (() if helpers is None else _inductor_patches(helpers))
 
 
 @contextlib.contextmanager

@@ -71,7 +71,8 @@ _EIGHT_BIT = {
 }
 
 _BIT_FLOATS = frozenset({"bf16", "fp8e5", "fp8e5b16", "fp8e4nv", "fp8e4b8", "fp8e4b15"})
-# Their only NaN is what would be the negative zero.
+
+
 _POINTER = np.dtype(np.uint64)
 
 

@@ -20,26 +20,24 @@ from pytest_regional.fuzz.caches.findings import (
     possible_features,
     reduce_sequence,
 )
-from pytest_regional.fuzz.caches.model import (
+from pytest_regional.fuzz.caches.sequences import (
     ASKS_FOR_SIZE,
     COLLECTIVES,
+    DAMAGES,
     FEW,
     GROUPS,
     MANY,
     MESHES,
     PROGRAMS,
     STATES,
-    Key,
-    canonical,
-)
-from pytest_regional.fuzz.caches.sequences import (
-    DAMAGES,
     Clear,
     Compile,
     Damage,
     Event,
+    Key,
     NewProcess,
     Restart,
+    canonical,
     run_sequence,
 )
 from pytest_regional.fuzz.campaign import Failure, Known
@@ -48,9 +46,6 @@ from pytest_regional.fuzz.oracles import OracleViolationError
 
 if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
-
-__all__ = ["RULES", "CacheSequences", "Walk", "fields_of_keys", "run_random_sequences", "sequences", "sequences_for"]
-
 
 #: Sequences longer than this find nothing that shorter ones do not, and take as long as two of them.
 LONGEST_SEQUENCE = 10
@@ -113,18 +108,6 @@ _PASSES: tuple[tuple[str | None, ...], ...] = (
 BOUNDARIES = {"plain": "shorter region", "shorter region": "plain"}
 
 
-def random_key(source: random.Random, values: Mapping[str, Sequence[Any]]) -> Key:
-    """Return a key with some of these values."""
-    # Most of the time under no special setting: what holds for two settings says little. Symbols say the most of
-    # a program that asks for its size.
-    weighted = {
-        "state": ("",) * (2 * len(values["state"])) + tuple(values["state"]),
-        "program": (*values["program"], ASKS_FOR_SIZE, ASKS_FOR_SIZE),
-        "dynamic": (*values["dynamic"], *values["dynamic"][1:]),
-    }
-    return canonical(Key(**{name: source.choice(found) for name, found in {**values, **weighted}.items()}))
-
-
 class Walk:
     """One random sequence while it is drawn. Few things change in it, so that keys come back.
 
@@ -136,41 +119,33 @@ class Walk:
     Attributes:
         events: the sequence so far.
         before: what was compiled last.
+        varied: the fields that change.
     """
 
     def __init__(self, source: random.Random, values: Mapping[str, Sequence[Any]], *, processes: bool) -> None:
+        self.source, self.values, self.processes = source, values, processes
         self.events: list[Event] = []
-        self.before = random_key(source, values)
-        self.processes = processes
-        self._source, self._values = source, values
+        # Most of the time under no special setting: what holds for two settings says little. Symbols say the most of
+        # a program that asks for its size.
+        weighted = {
+            "state": ("",) * (2 * len(values["state"])) + tuple(values["state"]),
+            "program": (*values["program"], ASKS_FOR_SIZE, ASKS_FOR_SIZE),
+            "dynamic": (*values["dynamic"], *values["dynamic"][1:]),
+        }
+        self.before = canonical(Key(**{name: source.choice(found) for name, found in {**values, **weighted}.items()}))
         free = [name for name, found in values.items() if len(found) > 1]
-        self._varied = source.sample(free, min(source.randint(1, 3), len(free)))
+        self.varied = source.sample(free, min(source.randint(1, 3), len(free)))
 
     def run(self, length: int) -> tuple[Event, ...]:
         """Take ``length`` rules that are allowed, one after the other; return the sequence."""
         for _ in range(length):
-            rule = self._source.choice([rule for rule, is_allowed in RULES if is_allowed(self)])
-            rule(self)
+            self.source.choice([rule for rule, is_allowed in RULES.values() if is_allowed(self)])(self)
         return tuple(self.events)
 
-    @property
-    def has_compiled(self) -> bool:
-        """Whether something was compiled."""
-        return bool(self.events)
-
-    def compile_and_run(self) -> None:
-        """Compile something and run it twice."""
-        self._compile(canonical(self._changed(self._varied)))
-
-    def compile_again(self) -> None:
-        """Compile the same once more, in this process or the next."""
-        if self._source.random() < 0.5:
-            self.events.append(Restart())
-        self._compile(self.before)
-
-    def change_one_thing(self) -> None:
-        """Compile what was compiled last with one thing changed: nothing of the old must answer."""
-        self._compile(canonical(self._changed([self._source.choice(self._varied)])))
+    def change(self, *names: str) -> None:
+        """Compile what was compiled last with other values of some fields: nothing of the old must answer."""
+        changes = {name: self.source.choice(self.values[name]) for name in names}
+        self._compile(canonical(replace(self.before, **changes)))
 
     def reverse_passes(self) -> None:
         """Compile the same with its passes in the opposite order."""
@@ -180,68 +155,52 @@ class Walk:
         """Compile the same with the boundary of its region elsewhere."""
         self._compile(replace(self.before, program=BOUNDARIES[self.before.program]))
 
-    def change_the_size(self) -> None:
-        """Compile the same for another size, which the guards of the last one allow or exclude."""
-        self._compile(self._changed(["size"]))
-
-    def change_the_rank(self) -> None:
-        """Compile the same on another rank: its result is the same, unless the program reads the rank."""
-        self._compile(canonical(self._changed(["rank"])))
-
-    def change_the_world_size(self) -> None:
-        """Compile the same with more ranks, or fewer."""
-        self._compile(canonical(self._changed(["world"])))
-
-    def change_the_mesh(self) -> None:
-        """Compile the same on a device mesh of another shape."""
-        self._compile(canonical(self._changed(["mesh"])))
-
-    def change_the_process_group(self) -> None:
-        """Compile the same with its collective in another process group."""
-        self._compile(canonical(self._changed(["group"])))
-
-    def restart(self) -> None:
-        """Simulate a new process."""
-        self.events.append(Restart())
+    def compile_again(self) -> None:
+        """Compile the same once more, in this process or the next."""
+        if self.source.random() < 0.5:
+            self.events.append(Restart())
+        self._compile(self.before)
 
     def damage_a_file(self) -> None:
         """Damage a file of the cache."""
-        self.events.append(Damage(self._source.randrange(_FILES), self._source.choice(sorted(DAMAGES))))
-
-    def clear(self) -> None:
-        """Delete the cache, and begin a new process."""
-        self.events.append(Clear())
+        self.events.append(Damage(self.source.randrange(_FILES), self.source.choice(sorted(DAMAGES))))
 
     def compile_in_a_new_process(self) -> None:
         """Compile what was compiled last in another process; not each time, since it takes seconds."""
-        if not self._source.randrange(_RARELY):
+        if not self.source.randrange(_RARELY):
             self.events.append(NewProcess(self.before))
-
-    def _changed(self, names: Sequence[str]) -> Key:
-        return replace(self.before, **{name: self._source.choice(self._values[name]) for name in names})
 
     def _compile(self, key: Key) -> None:
         self.before = key
         self.events.append(Compile(key))
 
 
-#: What may happen next, and when.
-RULES: tuple[tuple[Callable[[Walk], None], Callable[[Walk], bool]], ...] = (
-    (Walk.compile_and_run, lambda walk: True),
-    (Walk.compile_again, lambda walk: walk.has_compiled),
-    (Walk.change_one_thing, lambda walk: walk.has_compiled),
-    (Walk.reverse_passes, lambda walk: len(walk.before.passes) > 1),
-    (Walk.move_the_boundary, lambda walk: walk.before.region is not None and walk.before.program in BOUNDARIES),
-    (Walk.change_the_size, lambda walk: walk.before.dynamic),
-    (Walk.change_the_rank, lambda walk: walk.before.world > 0),
-    (Walk.change_the_world_size, lambda walk: walk.before.world > 0),
-    (Walk.change_the_mesh, lambda walk: bool(walk.before.mesh)),
-    (Walk.change_the_process_group, lambda walk: walk.before.program in ("all reduce", "all gather")),
-    (Walk.restart, lambda walk: walk.has_compiled),
-    (Walk.damage_a_file, lambda walk: walk.has_compiled),
-    (Walk.clear, lambda walk: walk.has_compiled),
-    (Walk.compile_in_a_new_process, lambda walk: walk.processes and walk.has_compiled),
-)
+#: What may happen next, and when. Another rank gives the same result, unless the program reads the rank.
+RULES: Mapping[str, tuple[Callable[[Walk], None], Callable[[Walk], bool]]] = {
+    "compile and run": (lambda walk: walk.change(*walk.varied), lambda walk: True),
+    "compile again": (Walk.compile_again, lambda walk: bool(walk.events)),
+    "change one thing": (lambda walk: walk.change(walk.source.choice(walk.varied)), lambda walk: bool(walk.events)),
+    "reverse passes": (Walk.reverse_passes, lambda walk: len(walk.before.passes) > 1),
+    "move the boundary": (
+        Walk.move_the_boundary,
+        lambda walk: walk.before.region is not None and walk.before.program in BOUNDARIES,
+    ),
+    "change the size": (lambda walk: walk.change("size"), lambda walk: walk.before.dynamic),
+    "change the rank": (lambda walk: walk.change("rank"), lambda walk: walk.before.world > 0),
+    "change the world size": (lambda walk: walk.change("world"), lambda walk: walk.before.world > 0),
+    "change the mesh": (lambda walk: walk.change("mesh"), lambda walk: bool(walk.before.mesh)),
+    "change the process group": (
+        lambda walk: walk.change("group"),
+        lambda walk: walk.before.program in ("all reduce", "all gather"),
+    ),
+    "restart": (lambda walk: walk.events.append(Restart()), lambda walk: bool(walk.events)),
+    "damage a file": (Walk.damage_a_file, lambda walk: bool(walk.events)),
+    "clear": (lambda walk: walk.events.append(Clear()), lambda walk: bool(walk.events)),
+    "compile in a new process": (
+        Walk.compile_in_a_new_process,
+        lambda walk: walk.processes and bool(walk.events),
+    ),
+}
 
 
 def sequences(values: Mapping[str, Sequence[Any]], seed: int, *, processes: bool = True) -> Iterator[tuple[Event, ...]]:
@@ -257,15 +216,12 @@ def sequences(values: Mapping[str, Sequence[Any]], seed: int, *, processes: bool
         yield Walk(source, values, processes=processes).run(source.randint(1, LONGEST_SEQUENCE))
 
 
-#: What a sequence may need, beside passes.
-_NEEDED = ("backward", "dynamic_shapes", "region_ids", "region_configs", "pre_grad_pass_lists")
-
-
 def sequences_for(
     regional: Regional, seed: int, *, processes: bool = True, everything: bool = False
 ) -> Iterator[tuple[Event, ...]]:
     """Yield sequences of what the backend under test has; with ``everything``, of what it disclaims as well."""
-    without = [name for name in _NEEDED if not everything and not regional.supports(name)]
+    needed = ("backward", "dynamic_shapes", "region_ids", "region_configs", "pre_grad_pass_lists")
+    without = [name for name in needed if not everything and not regional.supports(name)]
     passes = everything or bool(regional.supports("pre_grad_timing"))
     # The fake process group is of the CPU. PyTorch's cache stores no graph with a collective outside of its regions
     # (docs/findings/collective_is_not_saved.py).

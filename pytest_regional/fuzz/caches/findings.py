@@ -11,20 +11,26 @@ from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, structs
 
 from pytest_regional._base.processes import cpu_seconds
 from pytest_regional._torch.config import TIMINGS
-from pytest_regional.fuzz.caches.model import COLLECTIVES, GROUPS, MESHES, PROGRAMS, STATES, Key, canonical
 from pytest_regional.fuzz.caches.sequences import (
+    COLLECTIVES,
     DAMAGES,
+    GROUPS,
+    MESHES,
+    PROGRAMS,
+    STATES,
     Clear,
     Compile,
     Damage,
     Event,
+    Key,
     NewProcess,
     Restart,
+    canonical,
     run_sequence,
 )
 from pytest_regional.fuzz.findings.files import Provenance, Signature
 from pytest_regional.fuzz.findings.scripts import with_harness
-from pytest_regional.fuzz.modes import nearest_mode
+from pytest_regional.fuzz.settings import nearest_mode
 
 if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
@@ -77,7 +83,7 @@ class SequenceFinding(Provenance):
     @property
     def text(self) -> str:
         """The sequence, a line for each event."""
-        return "\n".join(lines_of(self.sequence))
+        return "\n".join(map(_line, self.sequence))
 
     @property
     def script(self) -> str:
@@ -110,11 +116,6 @@ class SequenceFinding(Provenance):
             "detail": self.detail,
             **self.provenance(),
         }
-
-
-def lines_of(sequence: Sequence[Event]) -> list[str]:
-    """Return a line for each event."""
-    return list(map(_line, sequence))
 
 
 def _line(event: Event) -> str:
@@ -179,15 +180,12 @@ def _smaller(sequence: CacheSequence) -> Iterator[CacheSequence]:
     simplest = Key()
     for entry in dataclasses.fields(Key):
         changes = {entry.name: getattr(simplest, entry.name)}
-        simpler = tuple(_with_key(event, changes) for event in sequence)
+        simpler = tuple(
+            type(event)(canonical(replace(event.key, **changes))) if isinstance(event, (Compile, NewProcess)) else event
+            for event in sequence
+        )
         if simpler != sequence:
             yield simpler
-
-
-def _with_key(event: Event, changes: Mapping[str, Any]) -> Event:
-    if isinstance(event, (Compile, NewProcess)):
-        return type(event)(canonical(replace(event.key, **changes)))
-    return event
 
 
 def _data(event: Event) -> dict[str, Any]:

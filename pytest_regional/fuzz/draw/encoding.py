@@ -9,6 +9,7 @@ taken modulo what fits; a code that fits nothing is skipped, not rejected. Zero 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
@@ -42,15 +43,11 @@ def fixed_up(builder: Builder, outputs: Sequence[int], *, training: bool) -> tup
     """
     kept = [*outputs, *builder.unused_random_values(outputs)]
     while training and not builder.backpropagates(kept):
-        builder = _replayed(builder, _last_write(builder.steps))
+        writes = [place for place, step in enumerate(builder.steps) if operator_named(step.operator).writes]
+        builder = _replayed(builder, writes[-1] if writes else len(builder.steps) - 1)
         kept = [number for number in kept if number in builder.values] or [0]
         kept += builder.unused_random_values(kept)
     return builder, kept
-
-
-def _last_write(steps: Sequence[Step]) -> int:
-    writes = [place for place, step in enumerate(steps) if operator_named(step.operator).writes]
-    return writes[-1] if writes else len(steps) - 1
 
 
 def _replayed(builder: Builder, without: int) -> Builder:
@@ -58,10 +55,8 @@ def _replayed(builder: Builder, without: int) -> Builder:
     again = Builder(builder.arguments, builder.blocks, builder.without)
     for place, step in enumerate(builder.steps):
         if place != without:
-            try:
+            with contextlib.suppress(Refused):
                 again.add(step)
-            except Refused:
-                continue
     return again
 
 
@@ -79,15 +74,17 @@ def with_order(program: Program) -> Program:
         later = isinstance(context, Region) and context.name == pair[1]
         return replace(context, after=(pair[0],)) if isinstance(context, Region) and later else context
 
-    steps = tuple(replace(step, scope=tuple(map(changed, step.scope))) for step in program.steps)
-    return replace(program, steps=steps)
+    return program.with_steps(tuple(replace(step, scope=tuple(map(changed, step.scope))) for step in program.steps))
 
 
 def _pairs_to_turn_round(program: Program) -> Iterator[tuple[str | int, str | int]]:
     if any(operator_named(step.operator).writes or uses_rng(step) or step.blocks for step in program.steps):
         return  # they have an order of their own
     for first, second in _ordered_pairs(program):
-        ahead, behind = ([step for step in program.steps if _stands_in(step, name)] for name in (first, second))
+        ahead, behind = (
+            [step for step in program.steps if name in (region.name for region in step.regions)]
+            for name in (first, second)
+        )
         made = {number for step in ahead for number in step.results}
         read = live_values(program.steps, [number for step in behind for number in step.operands])
         if made and not made & read and all(map(_computes, (ahead, behind))):
@@ -97,10 +94,6 @@ def _pairs_to_turn_round(program: Program) -> Iterator[tuple[str | int, str | in
 def _computes(steps: Sequence[Step]) -> bool:
     """Tell whether it matters when ``steps`` run: a view computes nothing."""
     return any(step.results and operator_named(step.operator).family != "view" for step in steps)
-
-
-def _stands_in(step: Step, name: str | int) -> bool:
-    return any(region.name == name for region in step.regions)
 
 
 def _ordered_pairs(program: Program) -> Iterator[tuple[str | int, str | int]]:
@@ -180,9 +173,6 @@ _ATTEMPTS, _STRIDE = 4, 101
 
 #: For one in so many codes, an operator whose operands are not there gets some made.
 _SUPPLIES = 5
-
-#: Families that need settings of Dynamo.
-_SWITCHED = ("data_dependent",)
 
 
 @dataclass(frozen=True)
@@ -275,7 +265,11 @@ def argument_of(
     """Return the input that ``code`` describes, ``before`` being those before it; the first is floating-point."""
     shapes = SHAPES[plan.shapes % len(SHAPES)]
     detached = "aliasing" not in options.without and code.layout // _LAYOUT_CODES % 2 == 1
-    made = TensorInput(shapes[code.shape % len(shapes)], layout=_layout(code, options), detached=detached)
+    place = code.layout % _LAYOUT_CODES
+    layout: Layout = LAYOUTS[place] if place < len(LAYOUTS) else "dense"
+    if layout.removesuffix("_transposed") in options.without:
+        layout = "dense"
+    made = TensorInput(shapes[code.shape % len(shapes)], layout=layout, detached=detached)
     kind = code.kind % 16 if before else 0
     if kind in (5, 13):
         return replace(made, dtype="bool", content="mask")
@@ -287,41 +281,33 @@ def argument_of(
     if kind == 6:
         return replace(made, dtype="int64", content="index", below=2 + code.content % 3)
     if kind == 14 and before[0].shape:
-        return _index_into(before[0], code)
+        # Indices to read or write the first argument with: of its rows, each once or not, or elements.
+        rows = before[0].shape[0]
+        if code.content % 3 == 1:
+            return TensorInput((rows,), "int64", content="order")
+        shape = before[0].shape if code.content % 3 == 2 else (rows,)
+        return TensorInput(shape, "int64", content="index", below=max(rows, 1))
     if kind in (7, 14):
         return replace(
             made, dtype=("int32", "int64", "uint8")[code.dtype % 3], content="index", below=2 + code.content % 7
         )
     dtype = options.dtypes[(plan.dtype + (code.dtype % 6 == 5)) % len(options.dtypes)]
     content = _content(code, plan, options)
+    large = [dim for dim, size in enumerate(made.shape) if size > 1]
+    marked = large and code.dynamic % 3 < 2 and _has_sizes(options) and plan.dynamic % 4 > 1
     return replace(
         made,
         dtype=dtype,
         content="positive" if dtype == "float16" and content in TOO_LARGE else content,
         requires_grad=is_trained(plan, options) and code.gradient % 4 > 0,
-        dynamic=_dynamic(code, made.shape) if _has_sizes(options) and plan.dynamic % 4 > 1 else (),
+        dynamic=(large[code.dynamic % len(large)],) if marked else (),
     )
 
 
 #: Values of a code that choose a layout; those without one choose the dense one.
 _LAYOUT_CODES = 16
 
-
-def _index_into(target: TensorInput, code: EncodedArgument) -> TensorInput:
-    """Return indices that an operator can read or write ``target`` with: of its rows, each once or not, or elements."""
-    rows = target.shape[0]
-    shape = target.shape if code.content % 3 == 2 else (rows,)
-    made = TensorInput(shape, "int64", content="index", below=max(rows, 1))
-    return replace(made, content="order", below=0) if code.content % 3 == 1 else made
-
-
 _SIGNED = ("int64", "int32", "int8", "int16")
-
-
-def _layout(code: EncodedArgument, options: Options) -> Layout:
-    place = code.layout % _LAYOUT_CODES
-    layout: Layout = LAYOUTS[place] if place < len(LAYOUTS) else "dense"
-    return "dense" if layout.removesuffix("_transposed") in options.without else layout
 
 
 def _has_sizes(options: Options) -> bool:
@@ -339,11 +325,6 @@ def _content(code: EncodedArgument, plan: EncodedPlan, options: Options) -> Cont
     elif options.nonfinite and kind == 7:
         contents = ("signed", "nonfinite", "positive", "nonfinite")
     return contents[code.content % len(contents)]
-
-
-def _dynamic(code: EncodedArgument, shape: tuple[int, ...]) -> tuple[int, ...]:
-    large = [dim for dim, size in enumerate(shape) if size > 1]
-    return (large[code.dynamic % len(large)],) if large and code.dynamic % 3 < 2 else ()
 
 
 def is_trained(plan: EncodedPlan, options: Options) -> bool:
@@ -394,7 +375,9 @@ def _aliasing(
 @functools.lru_cache(maxsize=64)
 def table(options: Options) -> tuple[Operator, ...]:
     """Return the operators that programs are made of, as often as they are to be drawn."""
-    wanted = options.families or frozenset(families()) - frozenset(() if options.data_dependent else _SWITCHED)
+    wanted = options.families or frozenset(families()) - frozenset(
+        () if options.data_dependent else ("data_dependent",)
+    )
     found = [
         operator
         for operator in operators().values()
@@ -424,16 +407,15 @@ def _candidates(code: EncodedStep, options: Options, off: frozenset[str]) -> Ite
 def _scope(code: EncodedStep, plan: EncodedPlan, options: Options) -> Scope:
     place = code.scope % 4
     scope = SCOPES[(plan.scopes[place - 1] + place - 1) % len(SCOPES)] if place else ()
-    if options.regions:
-        return scope
-    return tuple(context for context in scope if not isinstance(context, Region))
+    return scope if options.regions else tuple(one for one in scope if isinstance(one, Context))
 
 
 def _block(codes: Iterable[EncodedStep], position: int, plan: EncodedPlan, options: Options) -> Block:
     """Return the block that the codes describe: elementwise, so that it can be called with any shape."""
     parameters = 1 + position % 2
     builder = Builder((TensorInput((4,), content="positive"),) * parameters, (), options.without)
-    small = tuple(operator for operator in _open(options, plan.off) if operator.elementwise) or _elementwise()
+    allowed = tuple(operator for operator in _open(options, plan.off) if operator.elementwise)
+    small = allowed or tuple(operator for operator in operators().values() if operator.elementwise)
     for code in codes:
         scope = _scope(code, plan, options)
         if any(isinstance(context, Context) for context in scope):
@@ -447,11 +429,6 @@ def _block(codes: Iterable[EncodedStep], position: int, plan: EncodedPlan, optio
     if any(uses_rng(step) and not live.intersection(step.results) for step in steps):
         steps = tuple(step for step in steps if live.intersection(step.results))
     return Block(tuple(range(parameters)), steps, result)
-
-
-@functools.cache
-def _elementwise() -> tuple[Operator, ...]:
-    return tuple(operator for operator in operators().values() if operator.elementwise)
 
 
 def program_of(
@@ -516,20 +493,16 @@ def _chosen(builder: Builder, code: EncodedStep, plan: EncodedPlan, options: Opt
     for operator in _candidates(code, options, plan.off):
         step = builder.choose(operator, code.references, code.numbers, scope)
         if step is None and options.families is None and code.numbers[-1] % _SUPPLIES == _SUPPLIES - 1:
-            step = _with_supplied(builder, operator, code, scope)
+            # Behind others that make the operands that it lacks, if it fits then.
+            mark = len(builder.steps)
+            operands = operands_supplied(builder, operator, code.references, scope)
+            if operands is not None:
+                step = builder.choose(operator, code.references, code.numbers, scope, operands)
+            if step is None:
+                builder.take_back(mark)
         if step is not None:
             return step
     return None
-
-
-def _with_supplied(builder: Builder, operator: Operator, code: EncodedStep, scope: Scope) -> Step | None:
-    """Add a step of ``operator`` behind others that make the operands that it lacks; None where it does not fit yet."""
-    mark = len(builder.steps)
-    operands = operands_supplied(builder, operator, code.references, scope)
-    step = None if operands is None else builder.choose(operator, code.references, code.numbers, scope, operands)
-    if step is None:
-        builder.take_back(mark)
-    return step
 
 
 def _outputs(builder: Builder, arguments: Sequence[EncodedArgument], asked: dict[int, int]) -> list[int]:
@@ -548,15 +521,3 @@ def _outputs(builder: Builder, arguments: Sequence[EncodedArgument], asked: dict
     outputs += [number for number in made if asked.get(number) == twice]
     outputs += [index for index, code in enumerate(arguments) if code.returned % 12 == 11]
     return outputs or made[-1:] or [0]
-
-
-__all__ = [
-    "EncodedArgument",
-    "EncodedPlan",
-    "EncodedProgram",
-    "EncodedStep",
-    "Options",
-    "argument_of",
-    "program_of",
-    "table",
-]

@@ -24,7 +24,7 @@ from pytest_regional.fuzz.graph_capture import needs_dynamo
 from pytest_regional.fuzz.model.arguments import LAYOUTS, TensorInput
 from pytest_regional.fuzz.model.building import check_buildable
 from pytest_regional.fuzz.model.claims import restricted
-from pytest_regional.fuzz.model.program import Context, Program, ProgramError, Region, Scope
+from pytest_regional.fuzz.model.program import Program, ProgramError, Region, Scope
 from pytest_regional.fuzz.operators.table import families
 from pytest_regional.harness.parity.inputs import fresh_inputs
 
@@ -90,24 +90,21 @@ def graph_of(codes: Sequence[EncodedNode], edges: Sequence[tuple[int, int]] = ()
     values = [graph.placeholder("x"), graph.placeholder("y")]
     for value in values:
         value.meta["val"] = torch.empty(SIZE, SIZE, device="meta")
-    nodes = [_add_node(graph, values, code, regions) for code in codes]
+    operators = (*_BINARY, *_UNARY)
+    for code in codes:
+        operator = operators[code.operator % len(operators)]
+        left, right = values[-1 - code.left % len(values)], values[-1 - code.right % len(values)]
+        node = graph.call_function(operator, (left, right) if operator in _BINARY else (left,))
+        node.meta["val"] = operator(*(operand.meta["val"] for operand in node.args))
+        name = REGIONS[code.region % (min(regions, len(REGIONS) - 1) + 1)]
+        if name is not None:
+            node.meta["custom"] = {"compile_with_inductor": {"inductor_region": name}}
+        values.append(node)
+    nodes = values[2:]
     graph.output(tuple(node for node in nodes if not node.users))
     pairs = [sorted((one % len(nodes), other % len(nodes))) for one, other in edges]
     distinct = dict.fromkeys((nodes[one], nodes[other]) for one, other in pairs if one != other)
     return AnnotatedGraph(torch.fx.GraphModule({}, graph), tuple(distinct))
-
-
-def _add_node(graph: torch.fx.Graph, values: list[torch.fx.Node], code: EncodedNode, regions: int) -> torch.fx.Node:
-    operators = (*_BINARY, *_UNARY)
-    operator = operators[code.operator % len(operators)]
-    left, right = values[-1 - code.left % len(values)], values[-1 - code.right % len(values)]
-    node = graph.call_function(operator, (left, right) if operator in _BINARY else (left,))
-    node.meta["val"] = operator(*(operand.meta["val"] for operand in node.args))
-    name = REGIONS[code.region % (min(regions, len(REGIONS) - 1) + 1)]
-    if name is not None:
-        node.meta["custom"] = {"compile_with_inductor": {"inductor_region": name}}
-    values.append(node)
-    return node
 
 
 @dataclass(frozen=True)
@@ -134,10 +131,6 @@ class NamedPass:
         return f"<pass {self.name}>"
 
 
-def _nothing(graph: torch.fx.Graph) -> None:
-    """Change nothing."""
-
-
 def _commute(graph: torch.fx.Graph) -> None:
     for target in (_aten.add.Tensor, _aten.mul.Tensor):
         for node in graph.find_nodes(op="call_function", target=target):
@@ -150,18 +143,14 @@ def _commute(graph: torch.fx.Graph) -> None:
 def _negate_twice(graph: torch.fx.Graph) -> None:
     for target in (_aten.sin.default, _aten.tanh.default):
         for node in graph.find_nodes(op="call_function", target=target)[:1]:
-            _insert_after(graph, node)
-
-
-def _insert_after(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
-    users = list(node.users)
-    with graph.inserting_after(node):
-        first = graph.call_function(_aten.neg.default, (node,))
-    with graph.inserting_after(first):
-        second = graph.call_function(_aten.neg.default, (first,))
-    first.meta, second.meta = dict(node.meta), dict(node.meta)
-    for user in users:
-        user.replace_input_with(node, second)
+            users = list(node.users)
+            with graph.inserting_after(node):
+                first = graph.call_function(_aten.neg.default, (node,))
+            with graph.inserting_after(first):
+                second = graph.call_function(_aten.neg.default, (first,))
+            first.meta, second.meta = dict(node.meta), dict(node.meta)
+            for user in users:
+                user.replace_input_with(node, second)
 
 
 def _note(graph: torch.fx.Graph) -> None:
@@ -171,7 +160,7 @@ def _note(graph: torch.fx.Graph) -> None:
 
 #: Sound passes, the simplest first.
 PASSES = (
-    NamedPass("nothing", _nothing),
+    NamedPass("nothing", lambda graph: None),
     NamedPass("note", _note),
     NamedPass("commute", _commute),
     NamedPass("negate twice", _negate_twice),
@@ -186,20 +175,18 @@ _FREE: tuple[Any, ...] = tuple(
 
 def fresh_program_inputs(program: Program, device: Any, seed: int, layout: int, size: int) -> tuple[torch.Tensor, ...]:
     """Return inputs of ``program`` drawn with another seed, laid out and sized otherwise where it runs with them."""
-    for changed in (
-        [_resized(_laid_out(argument, layout), size) for argument in program.arguments],
-        [_laid_out(argument, layout) for argument in program.arguments],
-    ):
+    laid_out = [
+        replace(argument, layout=_FREE[layout % len(_FREE)])
+        if layout and argument.layout in _FREE and argument.alias_of is None
+        else argument
+        for argument in program.arguments
+    ]
+    for changed in ([_resized(argument, size) for argument in laid_out], laid_out):
         with contextlib.suppress(ProgramError, RuntimeError, ValueError):
             other = replace(program, arguments=tuple(changed))
             check_buildable(other)
             return other.inputs(device, seed)
     return program.inputs(device, seed)
-
-
-def _laid_out(argument: TensorInput, layout: int) -> TensorInput:
-    movable = layout and argument.layout in _FREE and argument.alias_of is None
-    return replace(argument, layout=_FREE[layout % len(_FREE)]) if movable else argument
 
 
 def _resized(argument: TensorInput, size: int) -> TensorInput:
@@ -214,23 +201,20 @@ def fresh_arguments(
     inputs: tuple[Any, ...], dynamic: Mapping[int, Collection[int]], seed: int, layout: int, size: int
 ) -> tuple[Any, ...]:
     """Return arguments like ``inputs``, tensors with other values, and other sizes in the ``dynamic`` dimensions."""
-    fresh = fresh_inputs(inputs, seed)
-    return tuple(
-        _changed(value, tuple(dynamic.get(position, ())), layout, size) if isinstance(value, torch.Tensor) else value
-        for position, value in enumerate(fresh)
-    )
-
-
-def _changed(value: torch.Tensor, dims: tuple[int, ...], layout: int, size: int) -> torch.Tensor:
-    made = value.detach()
-    for dim in dims:
-        wanted = 2 + (made.shape[dim] + size - 2) % 14
-        rows = torch.arange(wanted, device=made.device) % made.shape[dim]
-        made = made.index_select(dim, rows)
-    if layout % 2 and made.dim() and made.is_contiguous():
-        made = torch.stack([made, made], -1)[..., 0]
-    same = not dims and made.stride() == value.stride()
-    return value if same else made.requires_grad_(value.requires_grad)
+    fresh = list(fresh_inputs(inputs, seed))
+    for position, value in enumerate(fresh):
+        if not isinstance(value, torch.Tensor):
+            continue
+        made, dims = value.detach(), dynamic.get(position, ())
+        for dim in dims:
+            wanted = 2 + (made.shape[dim] + size - 2) % 14
+            rows = torch.arange(wanted, device=made.device) % made.shape[dim]
+            made = made.index_select(dim, rows)
+        if layout % 2 and made.dim() and made.is_contiguous():
+            made = torch.stack([made, made], -1)[..., 0]
+        if dims or made.stride() != value.stride():
+            fresh[position] = made.requires_grad_(value.requires_grad)
+    return tuple(fresh)
 
 
 #: How many bytes a code is drawn as. One draw of bytes costs Hypothesis a tenth of as many draws of integers.
@@ -289,9 +273,6 @@ _REGIONS: tuple[Scope, ...] = tuple(
 #: So many graphs come of a drawn program in mode ``aten``: to draw one takes as long as to check several.
 VARIANTS = 16
 
-#: Of the variants of a program, one in so many asks for an order of its regions.
-_ORDER_EVERY = 4
-
 
 def with_other_annotations(
     programs: Iterator[Program], times: int, seed: int, without: frozenset[str] = frozenset()
@@ -315,32 +296,9 @@ def with_other_annotations(
 
 
 def reannotated(program: Program, chance: random.Random, without: frozenset[str] = frozenset()) -> Program:
-    """Return ``program`` with each statement in one of three annotations, or in none."""
+    """Return ``program`` with each statement in one of three annotations or in none; one in four has an order."""
     drawn = [chance.choice(_REGIONS) for _ in range(3)]
-    steps = tuple(
-        replace(
-            step,
-            scope=(
-                *(context for context in step.scope if isinstance(context, Context)),
-                *chance.choice((*drawn, ())),
-            ),
-        )
-        for step in program.steps
-    )
+    steps = tuple(replace(step, scope=(*step.contexts, *chance.choice((*drawn, ())))) for step in program.steps)
     varied = restricted(program.with_steps(steps), without)
-    orders = chance.randrange(_ORDER_EVERY) == 0 and "region_order" not in without
+    orders = chance.randrange(4) == 0 and "region_order" not in without
     return with_order(varied) if orders else varied
-
-
-__all__ = [
-    "PASSES",
-    "REGIONS",
-    "VARIANTS",
-    "AnnotatedGraph",
-    "EncodedNode",
-    "NamedPass",
-    "graph_of",
-    "reannotated",
-    "region_of",
-    "with_other_annotations",
-]

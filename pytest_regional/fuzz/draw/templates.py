@@ -568,16 +568,18 @@ def add_template(
     for place in range(len(TEMPLATES)):
         template = TEMPLATES[(choice + place) % len(TEMPLATES)]
         allowed = families is None or template.families <= frozenset(families)
-        values = _readable(builder, template)
+        values = [
+            value.number
+            for value in builder.values.values()
+            if value.is_float
+            and template.rank <= value.rank <= template.most
+            and (not template.shared or value.number in builder.shared_inputs)
+        ]
         if allowed and values:
             first, alternative = variation % len(values), variation // len(values)
-            tried = [*values[first:], *values[:first]][:_TRIED]
+            tried = [*values[first:], *values[:first]][:3]
             return template if any(_add(builder, template, value, alternative) for value in tried) else None
     return None
-
-
-#: How many values of the program a template tries to read.
-_TRIED = 3
 
 
 def _add(builder: Builder, template: Template, value: int, variation: int) -> bool:
@@ -585,7 +587,9 @@ def _add(builder: Builder, template: Template, value: int, variation: int) -> bo
     try:
         for step in template.steps(variation):
             operands = tuple(numbers[number] for number in step.operands)
-            blocks = _blocks(builder, step)
+            # Blocks of the program in place of those that the step names, which take as much as it passes.
+            fitting = builder.blocks_for(operator_named(step.operator))
+            blocks = tuple(fitting[index % len(fitting)] for index in step.blocks) if fitting else step.blocks
             added = builder.add(replace(step, operands=operands, results=(), blocks=blocks))
             numbers |= dict(zip(step.results, added.results, strict=True))
     except Refused:
@@ -593,22 +597,6 @@ def _add(builder: Builder, template: Template, value: int, variation: int) -> bo
             builder.take_back(mark)
         return False
     return True
-
-
-def _blocks(builder: Builder, step: Step) -> tuple[int, ...]:
-    """Return blocks of the program in place of those that ``step`` names, which take as much as it passes."""
-    fitting = builder.blocks_for(operator_named(step.operator))
-    return tuple(fitting[index % len(fitting)] for index in step.blocks) if fitting else step.blocks
-
-
-def _readable(builder: Builder, template: Template) -> list[int]:
-    return [
-        value.number
-        for value in builder.values.values()
-        if value.is_float
-        and template.rank <= value.rank <= template.most
-        and (not template.shared or value.number in builder.shared_inputs)
-    ]
 
 
 LONGEST = 3
@@ -623,15 +611,22 @@ def add_near_duplicates(builder: Builder, choice: int) -> None:
         choice: in what they differ, and what they compute: a run of region steps again, or a few steps made for it.
     """
     difference = DIFFERENCES[choice % len(DIFFERENCES)]
-    run = _chosen(builder, choice // len(DIFFERENCES), difference)
-    if not run:
-        return
+    number = choice // len(DIFFERENCES)
+    drawn = list(_runs(builder.steps))
+    if drawn and not difference.own:
+        run = drawn[number % len(drawn)]
+    else:
+        values = [value for value in builder.values.values() if value.is_float and value.rank > 1]
+        if not values:
+            return
+        run = _made(values[number % len(values)].number)
     try:
         first = _repeat(builder, run, {}, FIRST)
         inputs = _inputs(builder, run, difference.prepare)
         second = _repeat(builder, difference.change(run), inputs, difference.region)
-        for number in _read_outside(run, first, second, difference):
-            builder.add(Step("neg", (number,)))
+        if difference.reads is not None:
+            for made, place in zip((first, second), difference.reads, strict=True):
+                builder.add(Step("neg", (made[run[place].results[0]],)))
     except Refused:
         return
 
@@ -653,14 +648,6 @@ class Difference:
     region: Region = SECOND
     own: bool = False
     reads: tuple[int, int] | None = None
-
-
-def _chosen(builder: Builder, number: int, difference: Difference) -> Sequence[Step]:
-    drawn = list(_runs(builder.steps))
-    if drawn and not difference.own:
-        return drawn[number % len(drawn)]
-    values = [value for value in builder.values.values() if value.is_float and value.rank > 1]
-    return _made(values[number % len(values)].number) if values else ()
 
 
 def _runs(steps: Sequence[Step]) -> Iterator[list[Step]]:
@@ -697,21 +684,10 @@ def _repeat(builder: Builder, run: Sequence[Step], numbers: dict[int, int], regi
     """Add the run once more, in another region; return what its values, and those that it reads, are called now."""
     for step in run:
         operands = tuple(numbers.get(number, number) for number in step.operands)
-        again = builder.add(replace(step, operands=operands, results=(), scope=_in_region(step.scope, region)))
+        scope: Scope = (*step.contexts, region)
+        again = builder.add(replace(step, operands=operands, results=(), scope=scope))
         numbers |= dict(zip(step.results, again.results, strict=True))
     return numbers
-
-
-def _in_region(scope: Scope, region: Region) -> Scope:
-    return (*(context for context in scope if not isinstance(context, Region)), region)
-
-
-def _read_outside(
-    run: Sequence[Step], first: dict[int, int], second: dict[int, int], difference: Difference
-) -> Iterator[int]:
-    if difference.reads is not None:
-        for values, place in zip((first, second), difference.reads, strict=True):
-            yield values[run[place].results[0]]
 
 
 # What is done to what the second region reads
@@ -726,9 +702,7 @@ def _restrided(value: ProgramValue) -> list[Step]:
 
 
 def _cast(value: ProgramValue) -> list[Step]:
-    if not value.is_float:
-        return []
-    return [Step("to_float32" if value.dtype == "float64" else "to_float64")]
+    return [Step("to_float32" if value.dtype == "float64" else "to_float64")] if value.is_float else []
 
 
 def _cut(value: ProgramValue) -> list[Step]:

@@ -35,10 +35,9 @@ from pytest_regional.fuzz.model.program import (
     Region,
     Step,
 )
-from pytest_regional.fuzz.modes import MODES
 from pytest_regional.fuzz.operators.schemas import ARGUMENTS, WORDS
 from pytest_regional.fuzz.operators.table import operator_named
-from pytest_regional.fuzz.settings import BY_NAME
+from pytest_regional.fuzz.settings import BY_NAME, MODES
 
 if TYPE_CHECKING:
     from pytest_regional.harness.parity.report import BadProgramError
@@ -61,7 +60,6 @@ _CONFIGS_OF_NAMES = ("max_autotune_gemm_backends", "max_autotune_conv_backends",
 
 def to_data(program: Program) -> dict[str, Any]:
     """Return ``program`` as plain data."""
-    partitioner = {"partitioner": program.partitioner} if program.partitioner else {}
     return {
         "version": VERSION,
         "arguments": [_sparse(argument) for argument in program.arguments],
@@ -77,7 +75,7 @@ def to_data(program: Program) -> dict[str, Any]:
         "outputs": list(program.outputs),
         "training": program.training,
         "dynamic": program.dynamic,
-        **partitioner,
+        **({"partitioner": program.partitioner} if program.partitioner else {}),
         **({"settings": dict(program.settings)} if program.settings else {}),
     }
 
@@ -118,15 +116,17 @@ def _step_data(step: Step) -> dict[str, Any]:
     if step.parameters:
         data["parameters"] = {name: _plain(value) for name, value in step.parameters}
     if step.scope:
-        data["scope"] = list(map(_context_data, step.scope))
+        data["scope"] = [
+            {"context": context.kind}
+            if isinstance(context, Context)
+            else {
+                "region": context.name,
+                "configs": {name: _plain(value) for name, value in context.configs},
+                "after": list(context.after),
+            }
+            for context in step.scope
+        ]
     return data
-
-
-def _context_data(context: Region | Context) -> dict[str, Any]:
-    if isinstance(context, Context):
-        return {"context": context.kind}
-    configs = {name: _plain(value) for name, value in context.configs}
-    return {"region": context.name, "configs": configs, "after": list(context.after)}
 
 
 # Reading
@@ -136,7 +136,6 @@ _Number = Annotated[int, Meta(ge=0, le=10**6)]
 _Size = Annotated[int, Meta(ge=0, le=ELEMENTS)]
 _Integer = Annotated[int, Meta(ge=-(2**20), le=2**20)]
 _Integers = Annotated[list[_Integer], Meta(max_length=12)]
-_Dimensions = Annotated[list[_Number], Meta(max_length=12)]
 _Line = Annotated[str, Meta(max_length=200)]
 _ID = _Line | _Integer
 
@@ -191,7 +190,15 @@ class _Scope(Struct, forbid_unknown_fields=True):
         if any(given) == (self.context is not UNSET) or (any(given) and not all(given)):
             raise ValueError("expected the field 'context', or the fields 'region', 'configs' and 'after'")
         for name, value in self.configs.items() if isinstance(self.configs, dict) else ():
-            _check_config(name, value)
+            # No settings that speak to other machines; no texts, which may be paths or commands, but for few settings.
+            if not re.fullmatch(_CONFIG, name, re.ASCII) or any(map(keyword.iskeyword, name.split("."))):
+                raise ValueError(f"configs: {reprlib.repr(name)} is not the name of a setting")
+            if "remote" in name or "upload" in name:
+                raise ValueError(f"configs: {name} is a setting that speaks to another machine")
+            known = name in _CONFIGS_OF_NAMES
+            if isinstance(value, str) and not (known and re.fullmatch(_NAMES, value, re.ASCII)):
+                these = ", ".join(_CONFIGS_OF_NAMES)
+                raise ValueError(f"configs: {name} is text; only {these} are, names with commas between")
         for line in (self.region, *(self.after or ())):
             if isinstance(line, str) and not line.isprintable():
                 raise ValueError(f"{reprlib.repr(line)} is not a line of printable characters")
@@ -202,16 +209,6 @@ class _Scope(Struct, forbid_unknown_fields=True):
         configs: Any = tuple(self.configs.items()) if isinstance(self.configs, dict) else ()
         after = self.after if isinstance(self.after, list) else ()
         return Region(None if self.region is UNSET else self.region, configs, tuple(after))
-
-
-def _check_config(name: str, value: Any) -> None:
-    """Refuse settings that speak to other machines, and texts, which may be paths or commands, but for few settings."""
-    if not re.fullmatch(_CONFIG, name, re.ASCII) or any(map(keyword.iskeyword, name.split("."))):
-        raise ValueError(f"configs: {reprlib.repr(name)} is not the name of a setting")
-    if "remote" in name or "upload" in name:
-        raise ValueError(f"configs: {name} is a setting that speaks to another machine")
-    if isinstance(value, str) and (name not in _CONFIGS_OF_NAMES or not re.fullmatch(_NAMES, value, re.ASCII)):
-        raise ValueError(f"configs: {name} is text; only {', '.join(_CONFIGS_OF_NAMES)} are, names with commas between")
 
 
 class _Step(Struct, forbid_unknown_fields=True):
@@ -308,7 +305,12 @@ class _Program(Struct, forbid_unknown_fields=True):
             raise ValueError(f"steps: there are {len(self.blocks)} blocks")
         _check_new(range(len(self.arguments)), self.steps)
         for name, value in self.settings.items():
-            _check_setting(name, value)
+            if name not in BY_NAME:
+                raise ValueError(f"settings: {reprlib.repr(name)} is not a setting that programs are compiled under")
+            allowed = BY_NAME[name].values
+            # True is 1 to Python, and neither to a setting.
+            if not any(type(one) is type(value) and one == value for one in allowed):
+                raise ValueError(f"settings: {name}: {value!r} is none of {', '.join(map(repr, allowed))}")
 
     def made(self) -> Program:
         program = Program(
@@ -323,16 +325,6 @@ class _Program(Struct, forbid_unknown_fields=True):
         )
         check_buildable(program)
         return program
-
-
-def _check_setting(name: str, value: Any) -> None:
-    """Refuse what is not a setting that programs are compiled under, or another value than the table's."""
-    if name not in BY_NAME:
-        raise ValueError(f"settings: {reprlib.repr(name)} is not a setting that programs are compiled under")
-    allowed = BY_NAME[name].values
-    # True is 1 to Python, and neither to a setting.
-    if not any(type(one) is type(value) and one == value for one in allowed):
-        raise ValueError(f"settings: {name}: {value!r} is none of {', '.join(map(repr, allowed))}")
 
 
 def from_data(data: Any, place: str = "") -> Program:
@@ -360,9 +352,6 @@ def from_data(data: Any, place: str = "") -> Program:
         raise DocumentError(f"{place or 'the document'}: no program: {type(error).__name__}: {error}") from error
 
 
-__all__ = ["PARAMETERS", "VERSION", "from_data", "load", "save", "to_data"]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
     """Where a finding was met.
@@ -381,12 +370,8 @@ class Provenance:
 
     def provenance(self) -> dict[str, Any]:
         """Return them as plain data, which are arguments again."""
-        return {
-            "backend": self.backend,
-            "device": self.device,
-            "mode": self.mode,
-            "versions": dict(self.versions),
-        }
+        names = ("backend", "device", "mode")
+        return {**{name: getattr(self, name) for name in names}, "versions": dict(self.versions)}
 
 
 #: Oracles whose violations differ by what the program computes. For the others the origin is enough: an exception and
@@ -397,20 +382,10 @@ _BY_FEATURES = (
 )
 
 #: Features that name a defect; the rest says how the program that met it happens to look.
-_OF_PROGRAMS = (
-    "op:",
-    "dtype:",
-    "layout:",
-    "region:",
-    "input:",
-    "output:",
-    "context:",
-    "training",
-    "dynamic",
-    "partitioner:",
+_DEFECTS = (
+    *("op:", "dtype:", "layout:", "region:", "input:", "output:", "context:", "training", "dynamic", "partitioner:"),
+    *("event:", "changed:", "key:"),  # of sequences of cache operations
 )
-#: The same of sequences of cache operations.
-_OF_SEQUENCES = ("event:", "changed:", "key:")
 
 
 @dataclass(frozen=True)
@@ -431,12 +406,8 @@ class Signature:
 
     def with_features(self, features: frozenset[str]) -> Signature:
         """Return the signature of a program with ``features``, those kept that name a defect."""
-        kept = (
-            frozenset(f for f in features if f.startswith(_OF_PROGRAMS + _OF_SEQUENCES))
-            if self.oracle in _BY_FEATURES
-            else frozenset()
-        )
-        return Signature(self.oracle, self.stage, self.origin, kept)
+        kept = (f for f in features if self.oracle in _BY_FEATURES and f.startswith(_DEFECTS))
+        return Signature(self.oracle, self.stage, self.origin, frozenset(kept))
 
     def covers(self, other: Signature, features: frozenset[str]) -> bool:
         """Whether a failure with signature ``other`` of a program with ``features`` may be this defect again."""
@@ -488,7 +459,12 @@ class FindingFields(Struct, forbid_unknown_fields=True):
                 raise ValueError(f"{reprlib.repr(line)} is not a line of printable characters")
         module, colon, attribute = self.backend.partition(":")
         names = (*module.split("."), *attribute.split("."))
-        if not (all(map(_is_identifier, names)) if colon else re.fullmatch(_BACKEND, module)):
+        # Python takes compatible characters for equal, keywords among them.
+        identifiers = all(
+            one.isidentifier() and one == unicodedata.normalize("NFKC", one) and not keyword.iskeyword(one)
+            for one in names
+        )
+        if not (identifiers if colon else re.fullmatch(_BACKEND, module)):
             raise ValueError(f"backend: {self.backend!r} is neither a name nor package.module:attribute")
 
     @property
@@ -502,16 +478,8 @@ class FindingFields(Struct, forbid_unknown_fields=True):
         return {name: getattr(self, name) for name in ("backend", "device", "mode", "versions")}
 
 
-def _is_identifier(text: str) -> bool:
-    # Python takes compatible characters for equal, keywords among them.
-    return text.isidentifier() and text == unicodedata.normalize("NFKC", text) and not keyword.iskeyword(text)
-
-
-#: Of the programs of a campaign, the share that eager may refuse.
-REFUSED_AT_MOST = 0.01
-
-#: That many refused programs say nothing of a generator yet, however short the campaign.
-REFUSED_BY_CHANCE = 2
+#: Of the programs of a campaign, the share that eager may refuse, and how many, however short the campaign.
+REFUSED_AT_MOST, REFUSED_BY_CHANCE = 0.01, 2
 
 
 def reason_of(error: BadProgramError) -> str:
@@ -525,12 +493,11 @@ def too_many(refused: Mapping[str, int], examples: int) -> str:
     count = sum(refused.values())
     if count <= max(REFUSED_BY_CHANCE, REFUSED_AT_MOST * examples):
         return ""
-    reasons = "".join(f"\n  {number} times: {reason}" for reason, number in sorted(refused.items(), key=_often_first))
+    reasons = "".join(
+        f"\n  {number} times: {reason}"
+        for reason, number in sorted(refused.items(), key=lambda item: (-item[1], item[0]))
+    )
     return (
         f"eager refuses {count} of {plural(examples, 'program')}, more than {REFUSED_AT_MOST:.0%}: "
         f"the generator is to be fixed, or the programs that draw= gives{reasons}"
     )
-
-
-def _often_first(item: tuple[str, int]) -> tuple[int, str]:
-    return -item[1], item[0]

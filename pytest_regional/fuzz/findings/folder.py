@@ -12,11 +12,9 @@ import itertools
 import json
 import reprlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias
 
 from msgspec import Meta
@@ -26,11 +24,12 @@ from pytest_regional._base.files import write_whole
 from pytest_regional.fuzz.caches.findings import EventFields, SequenceFinding
 from pytest_regional.fuzz.findings import files
 from pytest_regional.fuzz.findings.files import FindingFields, Provenance, Signature
-from pytest_regional.fuzz.findings.scripts import ScriptSpec, shows, stand_alone, with_harness
-from pytest_regional.fuzz.model.program import Context, Program, Region, Step
-from pytest_regional.fuzz.modes import nearest_mode
+from pytest_regional.fuzz.findings.scripts import shows, stand_alone, with_harness
+from pytest_regional.fuzz.model.claims import interleaved
+from pytest_regional.fuzz.model.program import Program
 from pytest_regional.fuzz.operators.table import operator_named
 from pytest_regional.fuzz.oracles import check
+from pytest_regional.fuzz.settings import nearest_mode
 
 if TYPE_CHECKING:
     from pytest_regional.fuzz.campaign import CampaignResult
@@ -101,9 +100,7 @@ class Finding(Provenance):
     @property
     def script_with_torch_alone(self) -> str | None:
         """A script that needs nothing but torch; None where the oracle cannot be shown so."""
-        return stand_alone(
-            ScriptSpec(self.program, self.signature.oracle, self.title, self.backend, self.culprit or "")
-        )
+        return stand_alone(self.program, self.signature.oracle, self.title, self.backend, self.culprit or "")
 
     def check(self, regional: Regional) -> None:
         """Check the program against the violated oracle again, in its mode, or in the one that this harness can take.
@@ -342,17 +339,18 @@ class FindingStore:
 
     def explanation(self, signature: Signature, *possible: frozenset[str]) -> AnyFinding | None:
         """Return the finding that a failure with ``signature`` of what has one of the ``possible`` features may be."""
-        for finding in chain(self.known, self._of_others()):
-            if any(finding.signature.covers(signature, features) for features in possible):
-                return finding
-        return None
 
-    def _of_others(self) -> Iterator[AnyFinding]:
-        """Yield what other shards found since; only asked where nothing else explains a failure."""
+        def explains(finding: AnyFinding) -> bool:
+            return any(finding.signature.covers(signature, features) for features in possible)
+
+        known = next(filter(explains, self.known), None)
+        if known is not None:
+            return known
+        # What other shards found since is only asked for where nothing else explains a failure.
         names = {finding.name for finding in self.known}
         new = [finding for finding in self._elsewhere() if finding.name not in names]
         self.known += new
-        yield from new
+        return next(filter(explains, new), None)
 
     def enter(self, finding: AnyFinding) -> AnyFinding:
         """Enter ``finding``, or return the one of its name that is known."""
@@ -413,9 +411,8 @@ def _of_steps(program: Program) -> Iterator[str]:
                 yield "writes:input"
         if operator.uses_rng:
             yield "draws"
-        for context in step.scope:
-            if isinstance(context, Context):
-                yield f"context:{context.kind}"
+        for context in step.contexts:
+            yield f"context:{context.kind}"
     if any(step.region for block in program.blocks for step in block.steps):
         yield "region:in a block"
 
@@ -432,65 +429,32 @@ def _of_regions(program: Program) -> Iterator[str]:
         yield "region:configs"
     if any(region.after for region in program.regions):
         yield "region:after"
-    if _is_interleaved(steps):
+    if interleaved(step.region for step in steps if step.region is not None):
         yield "region:interleaved"
-    if _feeds_another(steps):
+    made = {number: step.region for step in steps for number in step.results}
+    if any(
+        step.region is not None and made.get(number) not in (None, step.region)
+        for step in steps
+        for number in step.operands
+    ):
         yield "region:feeds a region"
     if any(region.name is None for region in program.regions):
         yield "region:default"
     if any(step.operator == "nothing" for step in steps):
         yield "region:empty"
-    if _is_left_and_entered(steps):
+    runs = [(region, list(run)) for region, run in itertools.groupby(steps, lambda step: step.region)]
+    if max(Counter(region for region, _ in runs if region is not None).values(), default=0) > 1:
         yield "region:entered again"
-    if _has_near_duplicates(steps):
+    repeated = Counter(
+        tuple(step.operator for step in run) for region, run in runs if region is not None and len(run) > 1
+    )
+    if max(repeated.values(), default=0) > 1:
         yield "region:near duplicates"
-    yield from _of_calls(program)
-
-
-def _of_calls(program: Program) -> Iterator[str]:
     calls = [(index, step.region is not None) for step in program.steps for index in step.blocks]
     if max(Counter(index for index, _ in calls).values(), default=0) > 1:
         yield "block:called several times"
     if any((index, not inside) in calls for index, inside in calls):
         yield "block:inside and outside a region"
-
-
-def _has_near_duplicates(steps: Sequence[Step]) -> bool:
-    """Tell whether two runs of at least two steps, each in one region, have the same operators."""
-    runs = [
-        tuple(step.operator for step in run)
-        for region, run in itertools.groupby(steps, lambda step: step.region)
-        if region is not None
-    ]
-    long = [run for run in runs if len(run) > 1]
-    return len(set(long)) < len(long)
-
-
-def _is_left_and_entered(steps: Sequence[Step]) -> bool:
-    """Tell whether a region is left for any other step and entered again."""
-    runs = [region for region, _ in itertools.groupby(step.region for step in steps)]
-    return any(runs.count(region) > 1 for region in set(runs) if region is not None)
-
-
-def _is_interleaved(steps: Sequence[Step]) -> bool:
-    """Tell whether some region is left and entered again after another region's step."""
-    order = [step.region for step in steps if step.region is not None]
-    left: set[Region] = set()
-    for before, after in itertools.pairwise(order):
-        if before != after:
-            left.add(before)
-            if after in left:
-                return True
-    return False
-
-
-def _feeds_another(steps: Sequence[Step]) -> bool:
-    made = {number: step.region for step in steps for number in step.results}
-    return any(
-        step.region is not None and made.get(number) not in (None, step.region)
-        for step in steps
-        for number in step.operands
-    )
 
 
 def _of_outputs(program: Program) -> Iterator[str]:
@@ -501,100 +465,3 @@ def _of_outputs(program: Program) -> Iterator[str]:
     used = {number for step in program.steps for number in step.operands}
     if any(number not in used and number not in program.outputs for step in program.steps for number in step.results):
         yield "output:unused value"
-
-
-#: Of 100 programs as :func:`pytest_regional.strategies.programs` draws them, at least how many have each feature.
-DECLARED: Mapping[str, float] = MappingProxyType(
-    {
-        "region": 55,
-        "region:several": 25,
-        "region:nested": 12,
-        "region:configs": 12,
-        "region:interleaved": 8,
-        "region:feeds a region": 8,
-        "region:entered again": 15,
-        "region:default": 2,
-        "region:empty": 1,
-        "region:after": 0.3,
-        "region:in a block": 10,
-        "region:near duplicates": 1.5,
-        "block:called several times": 2,
-        "block:inside and outside a region": 0.2,
-        "context:autocast": 3,
-        "context:no_grad": 3,
-        "context:tag": 5,
-        "training": 20,
-        "dynamic": 1.5,
-        "dtype:float64": 10,
-        "dtype:bfloat16": 9,
-        "dtype:float16": 9,
-        "dtype:int64": 8,
-        "dtype:int32": 1.5,
-        "dtype:uint8": 1.5,
-        "dtype:int8": 1.5,
-        "dtype:int16": 1.5,
-        "dtype:bool": 6,
-        "layout:transposed": 6,
-        "layout:strided": 6,
-        "layout:offset": 6,
-        "layout:expanded": 6,
-        "layout:channels_last": 3,
-        "layout:tail": 6,
-        "layout:margin": 6,
-        "layout:zero_stride": 3,
-        "layout:channels_last_transposed": 0.3,
-        "input:alias": 12,
-        "part:whole": 0.3,
-        "part:same": 0.3,
-        "part:view": 0.3,
-        "part:tail": 0.3,
-        "part:head": 0.3,
-        "part:first_half": 0.3,
-        "part:second_half": 0.3,
-        "part:transposed": 0.3,
-        "part:columns": 0.3,
-        "part:even": 0.3,
-        "part:odd": 0.3,
-        "part:row": 0.3,
-        "part:expanded": 0.3,
-        "input:dynamic": 10,
-        "input:nonfinite": 1,
-        "input:whole": 12,
-        "input:places": 5,
-        "input:large": 1,
-        "input:edges": 5,
-        "input:empty": 1.5,
-        "input:size one": 15,
-        "output:input": 8,
-        "output:duplicate": 8,
-        "output:unused value": 7,
-        "writes": 15,
-        "writes:input": 3,
-        "draws": 7,
-        "family:pointwise": 55,
-        "family:reduction": 12,
-        "family:view": 9,
-        "family:copy": 8,
-        "family:matmul": 8,
-        "family:cast": 3,
-        "family:factory": 9,
-        "family:write": 12,
-        "family:out": 2,
-        "family:norm": 3,
-        "family:index": 4,
-        "family:scatter": 2.5,
-        "family:integer": 5,
-        "family:comparison": 4,
-        "family:convolution": 1.5,
-        "family:sort": 4,
-        "family:random": 6,
-        "family:custom": 5,
-        "family:call": 1,
-        "family:checkpoint": 1,
-        "family:nested": 1,
-        "family:cond": 1,
-        "family:loop": 1,
-        "family:transform": 2,
-        "family:statement": 1,
-    }
-)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_regional._base.documents import DocumentError
+from pytest_regional._base.text import first_line
 from pytest_regional.fuzz.findings.folder import AnyFinding, FindingsFolder
 from pytest_regional.fuzz.oracles import OracleViolationError
 from pytest_regional.testing import regional
@@ -65,25 +66,18 @@ def _replayed(path: Path, backend: str | None, device: str | None) -> Replay:
         asking = f"replay --backend={finding.backend} {shlex.quote(str(path))}"
         said = f"its backend {finding.backend} is not imported unasked: python -m pytest_regional {asking}"
         return Replay(path, Outcome.ERROR, said)
-    return Replay(path, *check_finding(finding, backend or finding.backend, device or finding.device))
-
-
-def check_finding(finding: AnyFinding, backend: str, device: str) -> tuple[Outcome, str]:
-    """Check a finding again on a backend, which is imported, and a device; return what came of it, and a line on it."""
     try:
-        with regional(backend, device, expects_regions=False) as harness:
+        # The backend is imported here.
+        with regional(backend or finding.backend, device or finding.device, expects_regions=False) as harness:
             finding.check(harness)
     except OracleViolationError as violation:
         other = violation.origin != finding.signature.origin
         note = f" (it was {finding.signature.origin})" if other else ""
-        return Outcome.STILL_FAILS, f"{violation.oracle} ({violation.stage}): {violation.origin}{note}"
+        seen = f"{violation.oracle} ({violation.stage}): {violation.origin}{note}"
+        return Replay(path, Outcome.STILL_FAILS, seen)
     except Exception as error:  # noqa: BLE001 - said of this finding; the others are checked, and 1 means that one still fails
-        return Outcome.ERROR, f"{type(error).__name__}: {_first_line(error)}"
-    return Outcome.FIXED, f"{finding.signature.oracle} holds"
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), "")
+        return Replay(path, Outcome.ERROR, first_line(error))
+    return Replay(path, Outcome.FIXED, f"{finding.signature.oracle} holds")
 
 
 def exit_status(replays: Sequence[Replay]) -> int:

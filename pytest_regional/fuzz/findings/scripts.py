@@ -14,7 +14,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_regional._base.text import SecretVariables, printable
@@ -224,43 +223,36 @@ def backend_source(backend: str, partitioner: str | None = None) -> tuple[str, s
     return "backend", source if own else f"import os\nimport sys\n\n{source}"
 
 
-@dataclass(frozen=True)
-class ScriptSpec:
-    """What a script is to show.
+def stand_alone(program: Program, oracle: str, title: str, backend: str, culprit: str = "") -> str | None:
+    """Return a script that needs only torch (and the backend itself); None where the oracle cannot be shown so.
 
-    Attributes:
+    Args:
         program: the program, reduced.
         oracle: which oracle it breaks.
         title: one sentence saying what happens.
         backend: the backend, as ``--regional-backend`` takes it.
+        culprit: the step of the compile that is to blame, where that is known.
     """
-
-    program: Program
-    oracle: str
-    title: str
-    backend: str = "torch"
-    culprit: str = ""
-
-
-def stand_alone(spec: ScriptSpec) -> str | None:
-    """Return a script that needs only torch (and the backend itself); None where the oracle cannot be shown so."""
-    program = spec.program
     if program.partitioner:
-        backend = _PARTITIONED.get((spec.backend, program.partitioner), "")
+        made = _PARTITIONED.get((backend, program.partitioner), "")
     else:
-        backend = _BACKENDS.get(spec.backend) or _imported(spec.backend)
-    if spec.oracle not in STAND_ALONE or not backend:
+        made = _BACKENDS.get(backend) or _imported(backend)
+    if oracle not in STAND_ALONE or not made:
         return None
     constants = f"SEEDS = (0, 1)\nTRAINING = {program.training}\nDYNAMIC = {program.dynamic}\n"
+    blamed = f" To blame:\n{_sentence(culprit.partition(chr(10))[0])}" if culprit else ""
+    lines = program.source.splitlines()
+    last = max(index for index, line in enumerate(lines) if line.startswith(("import ", "from ")))
+    head, body = lines[: last + 1], lines[last + 1 :]
     return (
-        _START.format(title=_sentence(spec.title), note=f"Found by fuzzing, reduced.{_blamed(spec.culprit)}")
-        + _program_with(program, backend)
+        _START.format(title=_sentence(title), note=f"Found by fuzzing, reduced.{blamed}")
+        + "\n".join([*head, "import torch._inductor.config", made, *body])
         + f"\n\n{constants}\n\n"
         + _RUN
-        + (f"\n{_DIFFERENCES}" if spec.oracle == "parity" else "")
+        + (f"\n{_DIFFERENCES}" if oracle == "parity" else "")
         + f"\n{_LACKING}"
         + f"\n{_COMPILED}"
-        + (_PARITY if spec.oracle == "parity" else _COMPILES)
+        + (_PARITY if oracle == "parity" else _COMPILES)
     )
 
 
@@ -285,23 +277,11 @@ def _sentence(text: str) -> str:
     return line if line.endswith(".") else f"{line}."
 
 
-def _blamed(culprit: str) -> str:
-    return f" To blame:\n{_sentence(culprit.partition(chr(10))[0])}" if culprit else ""
-
-
 def _imported(backend: str) -> str:
     module, _, attribute = backend.partition(":")
     if not attribute:
         return f"backend = {backend!r}\n"
     return _IMPORTED.format(module=module, name=attribute.partition(".")[0], attribute=attribute)
-
-
-def _program_with(program: Program, backend: str) -> str:
-    """Return the program's source with the backend behind its imports."""
-    lines = program.source.splitlines()
-    last = max(index for index, line in enumerate(lines) if line.startswith(("import ", "from ")))
-    head, body = lines[: last + 1], lines[last + 1 :]
-    return "\n".join([*head, "import torch._inductor.config", backend, *body])
 
 
 #: Seconds that a script gets: an import of torch, a compile or two, on a machine that does other things as well.

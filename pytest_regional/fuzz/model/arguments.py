@@ -300,9 +300,6 @@ _RANGES_OF_CONTENT: dict[Content, ValueRange] = {
     "edges": ValueRange(-1.01e30, 1.01e30, exact=True),
 }
 
-#: Contents that take the dtype they are to be of.
-_OF_DTYPE = ("edges",)
-
 #: Contents that float16 does not hold.
 TOO_LARGE = ("large",)
 
@@ -356,14 +353,10 @@ class TensorInput:
             # Inputs are what they are: rounded, where the dtype does not hold so many places.
             return held if held.settled(self.dtype).exact else ValueRange(held.low, held.high, exact=True)
         value_range = _RANGES_OF_CONTENT[self.content]
-        if self.content == "distinct" and ("expanded" in (self.layout, self.part) or not self.holds_distinct):
+        told_apart = math.prod(self.shape) <= (64 if self.dtype in ("bfloat16", "float16") else 2**20)
+        if self.content == "distinct" and ("expanded" in (self.layout, self.part) or not told_apart):
             return value_range.repeated()
         return value_range
-
-    @property
-    def holds_distinct(self) -> bool:
-        """Whether its dtype tells its ``distinct`` values apart."""
-        return math.prod(self.shape) <= (64 if self.dtype in ("bfloat16", "float16") else 2**20)
 
 
 def assignments(arguments: Sequence[TensorInput]) -> Iterator[str]:
@@ -377,7 +370,7 @@ def assignments(arguments: Sequence[TensorInput]) -> Iterator[str]:
         if argument.alias_of is not None:
             yield f"x{index} = {_part(argument, arguments)}{_leaf(argument)}"
             continue
-        values, view = _LAID_OUT[argument.layout](argument)
+        values, view = _laid_out(argument)
         if index in owners and view:
             yield f"b{index} = {values}"
             values = f"b{index}"
@@ -393,7 +386,7 @@ def _part(argument: TensorInput, arguments: Sequence[TensorInput]) -> str:
     """Return a part of an earlier argument; of one that wants a gradient only the values."""
     assert argument.alias_of is not None
     owner, number = arguments[argument.alias_of], argument.alias_of
-    buffer = f"b{number}" if _LAID_OUT[owner.layout](owner)[1] else f"x{number}"
+    buffer = f"b{number}" if _laid_out(owner)[1] else f"x{number}"
     source = PART_SOURCES[argument.part].format(x=f"x{number}", b=buffer)
     plain = argument.part in ("same", "whole") or not (argument.detached or owner.requires_grad)
     return source if plain else f"{source}.detach()"
@@ -402,7 +395,7 @@ def _part(argument: TensorInput, arguments: Sequence[TensorInput]) -> str:
 def _values(argument: TensorInput, *shape: int) -> str:
     sizes = ", ".join(map(str, shape))
     keywords = f"below={argument.below}" if argument.content == "index" else ""
-    if argument.content in _OF_DTYPE:
+    if argument.content == "edges":
         keywords = f"dtype=torch.{argument.dtype}"
     sizes += ", " if sizes and keywords else ""
     kept = argument.content == "mask" and argument.dtype == "bool"
@@ -410,82 +403,30 @@ def _values(argument: TensorInput, *shape: int) -> str:
     return f"{argument.content}({sizes}{keywords}).to({where})"
 
 
-# How each layout is made: the buffer, and the view of it
-
-
-def _dense(argument: TensorInput) -> tuple[str, str]:
-    return _values(argument, *argument.shape), ""
-
-
-def _transposed(argument: TensorInput) -> tuple[str, str]:
-    if len(argument.shape) < 2:
-        return _dense(argument)
-    *rest, rows, columns = argument.shape
-    return _values(argument, *rest, columns, rows), ".transpose(-2, -1)"
-
-
-def _strided(argument: TensorInput) -> tuple[str, str]:
-    if not argument.shape:
-        return _dense(argument)
-    *rest, columns = argument.shape
-    return _values(argument, *rest, 2 * columns), "[..., ::2]"
-
-
-def _offset(argument: TensorInput) -> tuple[str, str]:
-    return _values(argument, math.prod(argument.shape) + 3), f"[3:].view({argument.shape})"
-
-
-def _expanded(argument: TensorInput) -> tuple[str, str]:
-    if not argument.shape:
-        return _dense(argument)
-    return _values(argument, 1, *argument.shape[1:]), f".expand({', '.join(map(str, argument.shape))})"
-
-
-def _channels_last(argument: TensorInput) -> tuple[str, str]:
-    if len(argument.shape) != 4:
-        return _dense(argument)
-    return f"{_values(argument, *argument.shape)}.contiguous(memory_format=torch.channels_last)", ""
-
-
-def _tail(argument: TensorInput) -> tuple[str, str]:
-    if not argument.shape:
-        return _dense(argument)
-    rows, *rest = argument.shape
-    return _values(argument, rows + 1, *rest), "[1:]"
-
-
-def _margin(argument: TensorInput) -> tuple[str, str]:
-    if not argument.shape:
-        return _dense(argument)
-    *rest, columns = argument.shape
-    return _values(argument, *rest, columns + 2), "[..., 1:-1]"
-
-
-def _zero_stride(argument: TensorInput) -> tuple[str, str]:
-    if 1 not in argument.shape:
-        return _dense(argument)
-    strides = [math.prod(argument.shape[dim + 1 :]) for dim in range(len(argument.shape))]
-    kept = tuple(0 if size == 1 else stride for size, stride in zip(argument.shape, strides, strict=True))
-    return _values(argument, *argument.shape), f".as_strided({argument.shape}, {kept})"
-
-
-def _channels_last_transposed(argument: TensorInput) -> tuple[str, str]:
-    if len(argument.shape) != 4:
-        return _dense(argument)
-    batch, channels, height, width = argument.shape
-    made = _values(argument, batch, channels, width, height)
-    return f"{made}.contiguous(memory_format=torch.channels_last)", ".transpose(2, 3)"
-
-
-_LAID_OUT: dict[Layout, Callable[[TensorInput], tuple[str, str]]] = {
-    "dense": _dense,
-    "transposed": _transposed,
-    "strided": _strided,
-    "offset": _offset,
-    "expanded": _expanded,
-    "channels_last": _channels_last,
-    "tail": _tail,
-    "margin": _margin,
-    "zero_stride": _zero_stride,
-    "channels_last_transposed": _channels_last_transposed,
-}
+def _laid_out(argument: TensorInput) -> tuple[str, str]:
+    """Return how the layout is made: the buffer, and the view of it; a shape that cannot have the layout is dense."""
+    layout, shape = argument.layout, argument.shape
+    if layout == "offset":
+        return _values(argument, math.prod(shape) + 3), f"[3:].view({shape})"
+    if layout == "zero_stride" and 1 in shape:
+        strides = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
+        kept = tuple(0 if size == 1 else stride for size, stride in zip(shape, strides, strict=True))
+        return _values(argument, *shape), f".as_strided({shape}, {kept})"
+    if layout == "strided" and shape:
+        return _values(argument, *shape[:-1], 2 * shape[-1]), "[..., ::2]"
+    if layout == "margin" and shape:
+        return _values(argument, *shape[:-1], shape[-1] + 2), "[..., 1:-1]"
+    if layout == "tail" and shape:
+        return _values(argument, shape[0] + 1, *shape[1:]), "[1:]"
+    if layout == "expanded" and shape:
+        return _values(argument, 1, *shape[1:]), f".expand({', '.join(map(str, shape))})"
+    if layout == "transposed" and len(shape) > 1:
+        *rest, rows, columns = shape
+        return _values(argument, *rest, columns, rows), ".transpose(-2, -1)"
+    if layout == "channels_last" and len(shape) == 4:
+        return f"{_values(argument, *shape)}.contiguous(memory_format=torch.channels_last)", ""
+    if layout == "channels_last_transposed" and len(shape) == 4:
+        batch, channels, height, width = shape
+        made = _values(argument, batch, channels, width, height)
+        return f"{made}.contiguous(memory_format=torch.channels_last)", ".transpose(2, 3)"
+    return _values(argument, *shape), ""

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from pytest_regional.fuzz.model.arguments import TensorInput, ValueRange
 from pytest_regional.fuzz.model.claims import (
     REFUSALS,
     apart,
+    draws,
     eager,
     evaluate,
     function_of_block,
@@ -32,7 +33,7 @@ from pytest_regional.fuzz.model.claims import (
     touched,
     uses_rng,
 )
-from pytest_regional.fuzz.model.program import Block, Context, Parameter, Program, ProgramError, Region, Scope, Step
+from pytest_regional.fuzz.model.program import Block, Parameter, Program, ProgramError, Region, Scope, Step
 from pytest_regional.fuzz.model.source import make_inputs
 from pytest_regional.fuzz.operators.operator import Operator, Picks, ProgramValue, Wanted, fits_dtype
 from pytest_regional.fuzz.operators.table import operator_named
@@ -122,11 +123,17 @@ class Builder:
             self._count_refusal(operator, "no operands")
             return None
         parameters = operator.choose(operands, Picks(numbers))
-        called = self._callable(operator, numbers)
-        if parameters is None or called is None:
+        fitting = self.blocks_for(operator)
+        if parameters is None or (operator.calls and not fitting):
             self._count_refusal(operator, "no parameters")
             return None
-        if reason := self.unwritable(operator, operands) or self._crash(operator, operands, called):
+        called = tuple(fitting[(numbers[-1] + position) % len(fitting)] for position in range(operator.calls))
+        reason = self.unwritable(operator, operands)
+        inner = {step.operator for index in called for step in self.blocks[index].steps}
+        # PyTorch crashes once it is compiled (docs/findings/zero_tensor_in_graph.py). What is read may have it.
+        if operator.name == "forward_over_reverse" and "square" in inner and operands[0].requires_grad:
+            reason = reason or "kills the process"
+        if reason:
             self._count_refusal(operator, reason)
             return None
         chosen = Step(
@@ -145,13 +152,6 @@ class Builder:
             return "writes to inputs of several bases where something trains"  # AOTAutograd refuses it
         if targets & self._recomputed:
             return "writes to what a checkpoint recomputes from"  # eager refuses it
-        return ""
-
-    def _crash(self, operator: Operator, operands: Sequence[ProgramValue], called: Sequence[int]) -> str:
-        """Return why a step is not drawn that PyTorch crashes on once compiled; a program that is read may have it."""
-        inner = {step.operator for index in called for step in self.blocks[index].steps}
-        if operator.name == "forward_over_reverse" and "square" in inner and operands[0].requires_grad:
-            return "kills the process"  # docs/findings/zero_tensor_in_graph.py
         return ""
 
     def _count_refusal(self, operator: Operator, reason: str) -> None:
@@ -177,13 +177,6 @@ class Builder:
         """Return the numbers of the blocks that take as many arguments as ``operator`` passes."""
         return [index for index, block in enumerate(self.blocks) if len(block.parameters) == operator.passes]
 
-    def _callable(self, operator: Operator, numbers: Sequence[int]) -> tuple[int, ...] | None:
-        """Return the blocks that ``operator`` is to call; None where none takes as many arguments as it passes."""
-        fitting = self.blocks_for(operator)
-        if operator.calls and not fitting:
-            return None
-        return tuple(fitting[(numbers[-1] + position) % len(fitting)] for position in range(operator.calls))
-
     def parameters(
         self, operator: Operator, operands: Sequence[int], picks: Picks
     ) -> tuple[tuple[str, Parameter], ...] | None:
@@ -206,10 +199,15 @@ class Builder:
             Refused: it does not fit; nothing is added.
         """
         operator = operator_named(step.operator)
-        operands = [self._value(number) for number in step.operands]
-        self._check_claims(operator, operands)
+        for number in step.operands:
+            if number not in self.values:
+                raise Refused(f"value {number} is not there")
+        operands = [self.values[number] for number in step.operands]
+        needs = needs_of_operator(operator) & self.without
+        if needs:
+            raise Refused(f"{operator.name} needs {min(needs)}")
         self._check_place(operator, step)
-        self._checkmemory_of(operator, operands)
+        self._check_memory(operator, operands)
         before = [value.tensor for value in operands]
         for position, wanted in enumerate(operator.operands):
             if not wanted(operands[position], *operands[:position]):
@@ -227,7 +225,7 @@ class Builder:
             self.values[number] = ProgramValue(number, tensor, held, operator.unbacked)
         for position, held in zip(operator.writes, ranges[operator.results :], strict=True):
             self._written(operands[position], held)
-        if self._uses_rng(step):
+        if draws(step, self.blocks):
             written = (operands[position].tensor for position in operator.writes)
             self._drawn.update(map(memory_of, (*tensors, *written)))
         if operator.family == "checkpoint":
@@ -246,44 +244,29 @@ class Builder:
                 del self.values[number]
         del self.steps[count:]
 
-    def _uses_rng(self, step: Step) -> bool:
-        return uses_rng(step) or any(uses_rng(inner) for index in step.blocks for inner in self.blocks[index].steps)
-
     def unused_random_values(self, outputs: Sequence[int]) -> list[int]:
         """Return values that are drawn for nothing where ``outputs`` are returned.
 
         AOTAutograd leaves such draws out, on every backend, and then all that follow are others.
         """
         live = live_values(self.steps, outputs)
-        lost = [step for step in self.steps if self._uses_rng(step) and not live.intersection(touched(step))]
+        lost = [step for step in self.steps if draws(step, self.blocks) and not live.intersection(touched(step))]
         return [number for step in lost for number in touched(step)]
-
-    def _check_claims(self, operator: Operator, operands: Sequence[ProgramValue]) -> None:
-        needs = needs_of_operator(operator) & self.without
-        if needs:
-            raise Refused(f"{operator.name} needs {min(needs)}")
-        if "mutation" in self.without and self._writes_to_inputs(operator, operands):
-            raise Refused(f"{operator.name} would write to an input, which needs mutation")
-
-    def _writes_to_inputs(self, operator: Operator, operands: Sequence[ProgramValue]) -> bool:
-        written = {memory_of(operands[position].tensor) for position in operator.writes}
-        return any(memory_of(tensor) in written for tensor in self._inputs)
 
     def apart(self, outputs: Sequence[int]) -> list[int]:
         """Return those of ``outputs`` that share no memory with an input or an earlier one of them."""
         return apart(self._inputs, {number: value.tensor for number, value in self.values.items()}, outputs)
 
     def _check_place(self, operator: Operator, step: Step) -> None:
-        autocast = any(isinstance(context, Context) and context.kind == "autocast" for context in step.scope)
-        if autocast and not operator.autocast:
+        kinds = {context.kind for context in step.contexts}
+        if "autocast" in kinds and not operator.autocast:
             raise Refused(f"{operator.name} may do otherwise under autocast on another device")
-        no_grad = any(isinstance(context, Context) and context.kind == "no_grad" for context in step.scope)
-        if no_grad and operator.family not in _UNDER_NO_GRAD:
+        if "no_grad" in kinds and operator.family not in _UNDER_NO_GRAD:
             raise Refused(f"{operator.name} may make a view, and views under no_grad are neither here nor there")
         if not (operator.operands or step.regions):
             raise Refused(f"{operator.name} without a region around it is nothing at all")
 
-    def _checkmemory_of(self, operator: Operator, operands: Sequence[ProgramValue]) -> None:
+    def _check_memory(self, operator: Operator, operands: Sequence[ProgramValue]) -> None:
         """Refuse writes into memory of inputs that gradients have to do with.
 
         Eager allows none into leaves. What AOTAutograd makes of an input that takes a value with a gradient (it copies
@@ -291,11 +274,12 @@ class Builder:
         """
         if not operator.writes:
             return
-        leaves = {
-            memory_of(self.values[index].tensor) for index, leaf in enumerate(self.arguments) if leaf.requires_grad
-        }
-        inputs = {memory_of(self.values[index].tensor) for index in range(len(self.arguments))}
+        given = zip(self._inputs, self.arguments, strict=True)
+        leaves = {memory_of(tensor) for tensor, argument in given if argument.requires_grad}
+        inputs = set(map(memory_of, self._inputs))
         targets = {memory_of(operands[position].tensor) for position in operator.writes}
+        if "mutation" in self.without and targets & inputs:
+            raise Refused(f"{operator.name} would write to an input, which needs mutation")
         if targets & self._drawn:
             raise Refused(f"{operator.name} would write over what was drawn, and what nobody reads may not be drawn")
         if targets & self._sealed:
@@ -340,11 +324,6 @@ class Builder:
             bases.setdefault(memory_of(tensor), set()).add(id(tensor if base is None else base))
         return {memory for memory, different in bases.items() if len(different) > 1}
 
-    def _value(self, number: int) -> ProgramValue:
-        if number not in self.values:
-            raise Refused(f"value {number} is not there")
-        return self.values[number]
-
     def _ranges_of(self, operator: Operator, step: Step, operands: Sequence[ProgramValue]) -> list[ValueRange]:
         try:
             if operator.calls:
@@ -370,17 +349,14 @@ class Builder:
             raise Refused(f"{operator.name} has to call its block at least once")
         for index in step.blocks:
             for _ in range(times):
-                block = self._block(index)
+                if index >= len(self.blocks):
+                    raise Refused(f"block {index} is not there")
+                block = self.blocks[index]
                 result = self._ranges_through(operator, block, passed)
                 passed = [replace(passed[0], value_range=result), *passed[1:]]
             results.append(result)
             passed = operands[-operator.passes :]
         return operator.value_range(*operands, *results, **dict(step.parameters))
-
-    def _block(self, index: int) -> Block:
-        if index >= len(self.blocks):
-            raise Refused(f"block {index} is not there")
-        return self.blocks[index]
 
     def _ranges_through(self, caller: Operator, block: Block, operands: Sequence[ProgramValue]) -> ValueRange:
         if len(block.parameters) != len(operands):
@@ -393,9 +369,11 @@ class Builder:
             like = replace(like, tensor=like.tensor.detach().clone().requires_grad_())
         for step in block.steps:
             operator = operator_named(step.operator)
-            if any(isinstance(context, Context) and context.kind != "tag" for context in step.scope):
+            if any(context.kind != "tag" for context in step.contexts):
                 raise Refused("a block has no contexts of its own")
-            if operator.uses_rng and not self._may_draw(caller, operands):
+            # AOTAutograd refuses a checkpoint that draws where no gradient flows.
+            trained = caller.calls_rng == "trained" and any(value.requires_grad for value in operands)
+            if operator.uses_rng and not (trained or caller.calls_rng == "always"):
                 raise Refused(f"{caller.name} calls no block that draws random numbers here")
             if any(number not in held for number in step.operands):
                 raise Refused("a block reads a value that is not there")
@@ -410,14 +388,8 @@ class Builder:
             held[step.results[0]] = _settled(operator, like.tensor, made)
         return held[block.result]
 
-    def _may_draw(self, caller: Operator, operands: Sequence[ProgramValue]) -> bool:
-        # AOTAutograd refuses a checkpoint that draws where no gradient flows.
-        if caller.calls_rng == "trained":
-            return any(value.requires_grad for value in operands)
-        return caller.calls_rng == "always"
-
     def _evaluated(self, operator: Operator, step: Step, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        functions = self._functions(step)
+        functions = [function_of_block(self.blocks[index]) for index in step.blocks]
         if self._room is not None and not makes_at_most(self._room, operator, step, operands, functions):
             raise Refused(f"{operator.name} would make more elements than are made for a program that is read")
         with eager(step.scope), _kept_sizes(operator, operands):
@@ -431,9 +403,6 @@ class Builder:
         if self._room is not None:
             self._room -= sum(tensor.numel() for tensor in made)
         return made
-
-    def _functions(self, step: Step) -> list[Callable[..., Any]]:
-        return [function_of_block(self.blocks[index]) for index in step.blocks]
 
     def _written(self, target: ProgramValue, value_range: ValueRange) -> None:
         """Note that ``target``'s memory was written to: all who share it now hold, perhaps in part, the new values."""
@@ -451,8 +420,7 @@ class Builder:
         """Tell whether eager can backpropagate from ``outputs``: it refuses where a write destroyed what it saved."""
         import torch
 
-        leaves = [self.values[index].tensor for index in range(len(self.arguments))]
-        wanted = [leaf for leaf in leaves if leaf.requires_grad and leaf.is_leaf]
+        wanted = [leaf for leaf in self._inputs if leaf.requires_grad and leaf.is_leaf]
         ends = {id(tensor): tensor for tensor in (self.values[number].tensor for number in outputs)}
         roots = [tensor for tensor in ends.values() if tensor.requires_grad]
         if not wanted or not roots:
@@ -537,6 +505,15 @@ def check_buildable(program: Program) -> None:
     missing = [value for value in program.outputs if value not in builder.values]
     if missing:
         raise ProgramError(f"the program returns value {missing[0]}, which no step makes")
+
+
+def is_buildable(program: Program) -> bool:
+    """Tell whether ``program`` can be built again from its parts."""
+    try:
+        check_buildable(program)
+    except ProgramError:
+        return False
+    return True
 
 
 def value_ranges(program: Program) -> Mapping[int, ValueRange]:
@@ -670,6 +647,3 @@ def _behind(builder: Builder, source: ProgramValue, steps: Sequence[Step], scope
             return None
         number = added.results[0]
     return builder.values[number]
-
-
-__all__ = ["Builder", "Refused", "check_buildable", "operands_supplied", "value_ranges"]

@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pytest_regional._torch.tracing import storage_key
 from pytest_regional.fuzz.model.program import Block, Context, Parameter, Program, Region, Scope, Step
 from pytest_regional.fuzz.model.source import defined, make_inputs
-from pytest_regional.fuzz.operators.operator import OPERAND_NAMES, Operator, argument_value
+from pytest_regional.fuzz.operators.operator import OPERAND_NAMES, Operator
 from pytest_regional.fuzz.operators.table import operator_named
 
 if TYPE_CHECKING:
@@ -69,10 +69,10 @@ def needs_of_operator(operator: Operator) -> frozenset[str]:
 
 def needs_of(program: Program) -> frozenset[str]:
     """Return the capabilities that a backend has to claim for ``program`` to be its business."""
-    return frozenset({*_of_values(program), *_of_operators(program), *_of_regions(program), *_of_memory(program)})
+    return frozenset(_needs(program))
 
 
-def _of_values(program: Program) -> Iterator[str]:
+def _needs(program: Program) -> Iterator[str]:
     for argument in program.arguments:
         if argument.requires_grad and program.training:
             yield "backward"
@@ -82,22 +82,13 @@ def _of_values(program: Program) -> Iterator[str]:
             yield "aliasing"
         if argument.dynamic or program.dynamic:
             yield "dynamic_shapes"
-
-
-def _of_operators(program: Program) -> Iterator[str]:
     for step in program.all_steps():
         yield from needs_of_operator(operator_named(step.operator))
-
-
-def _of_memory(program: Program) -> Iterator[str]:
     memory = Memory(program)
     if memory.inputs_written:
         yield "mutation"
     if memory.outputs_shared:
         yield "aliasing"
-
-
-def _of_regions(program: Program) -> Iterator[str]:
     if not program.regions:
         return
     yield "regions"
@@ -108,7 +99,7 @@ def _of_regions(program: Program) -> Iterator[str]:
         yield "region_configs"
     if len(set(keys)) > len({name for name, _ in keys}):
         yield "distinct_region_configs"
-    if _interleave(keys):
+    if interleaved(keys):
         yield "interleaved_regions"
     if any(region.after for region in program.regions):
         yield "region_order"
@@ -141,10 +132,10 @@ def _keys(program: Program) -> Iterator[Key]:
                 yield key
 
 
-def _interleave(keys: list[Key]) -> bool:
+def interleaved(regions: Iterable[Hashable]) -> bool:
     """Tell whether a region is left for another one and entered again: they may wait for each other."""
-    left: set[Key] = set()
-    for before, after in itertools.pairwise(keys):
+    left = set()
+    for before, after in itertools.pairwise(regions):
         if before != after:
             left.add(before)
             if after in left:
@@ -169,7 +160,13 @@ def restricted(program: Program, without: frozenset[str]) -> Program:
     if "regions" in without:
         return _with_regions(program, lambda step: ())
     if "nested_regions" in without:
-        program = _without_nested(program)
+        called = {index for step in program.steps if _is_nested(program, step) for index in step.blocks}
+        blocks = tuple(
+            replace(block, steps=tuple(_with(step, ()) for step in block.steps)) if index in called else block
+            for index, block in enumerate(program.blocks)
+        )
+        steps = tuple(_with(step, ()) if _is_nested(program, step) else step for step in program.steps)
+        program = replace(program, steps=steps, blocks=blocks)
     if "region_configs" in without:
         program = _with_regions(program, lambda step: tuple(replace(one, configs=()) for one in step.regions))
     if "region_ids" in without and program.regions:
@@ -178,16 +175,6 @@ def restricted(program: Program, without: frozenset[str]) -> Program:
     if without & {"distinct_region_configs", "interleaved_regions"}:
         program = _one_after_the_other(program, without)
     return program
-
-
-def _without_nested(program: Program) -> Program:
-    called = {index for step in program.steps if _is_nested(program, step) for index in step.blocks}
-    blocks = tuple(
-        replace(block, steps=tuple(_with(step, ()) for step in block.steps)) if index in called else block
-        for index, block in enumerate(program.blocks)
-    )
-    steps = tuple(_with(step, ()) if _is_nested(program, step) else step for step in program.steps)
-    return replace(program, steps=steps, blocks=blocks)
 
 
 def _one_after_the_other(program: Program, without: frozenset[str]) -> Program:
@@ -221,8 +208,7 @@ def _with_regions(program: Program, chosen: Callable[[Step], tuple[Region, ...]]
 
 
 def _with(step: Step, regions: tuple[Region, ...]) -> Step:
-    scope: Scope = (*(context for context in step.scope if isinstance(context, Context)), *regions)
-    return replace(step, scope=scope)
+    return replace(step, scope=(*step.contexts, *regions))
 
 
 def _says_something(step: Step) -> bool:
@@ -242,8 +228,10 @@ def evaluate(
     if operator.evaluate is not None:
         made = operator.evaluate(*operands, *blocks, **parameters)
     else:
-        names: dict[str, Any] = {**defined(operator.needs)}
-        names.update((name, argument_value(name, value)) for name, value in parameters.items())
+        names = defined(operator.needs)
+        for name, value in parameters.items():
+            is_dtype = name == "dtype" and value is not None
+            names[name] = getattr(names["torch"], str(value)) if is_dtype else value
         names.update(zip(OPERAND_NAMES, operands, strict=False))
         names.update(zip(("block", "other"), blocks, strict=False))
         made = eval(operator.code, names)
@@ -260,8 +248,6 @@ def makes_at_most(
     blocks: Sequence[Callable[..., Any]],
 ) -> bool:
     """Tell, before memory is taken for them, whether the results of one step have ``limit`` elements at most."""
-    import torch
-
     numbers = [number for _, value in step.parameters for number in (value if isinstance(value, tuple) else (value,))]
     sizes = [max(abs(number), 1) for number in numbers if isinstance(number, int)]
     # Nothing is larger than all operands broadcast against each other and repeated, a square of a size, and a bit more.
@@ -270,9 +256,7 @@ def makes_at_most(
     if operator.unbacked or operator.calls:
         # What depends on data cannot be asked of shapes alone; blocks work element by element.
         return bool(8 * sum(tensor.numel() for tensor in operands) <= limit)
-    shapes = [
-        torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta") for tensor in operands
-    ]
+    shapes = [tensor.new_empty_strided(tensor.shape, tensor.stride(), device="meta") for tensor in operands]
     try:
         made = evaluate(operator, step, shapes, blocks)
     except REFUSALS:
@@ -325,30 +309,25 @@ class Memory:
     """
 
     def __init__(self, program: Program) -> None:
-        import torch
-
         self.inputs_written = self.outputs_shared = False
         unmarked = tuple(replace(argument, dynamic=()) for argument in program.arguments)
         inputs = make_inputs(unmarked, "cpu", 0)
         functions = [function_of_block(block) for block in program.blocks]
         tensors = dict(enumerate(inputs))
-        with torch.no_grad():
+        memory = set(map(memory_of, inputs))
+        with eager((Context("no_grad"),)):
             try:
                 for step in program.steps:
-                    self._step(step, tensors, functions, set(map(memory_of, inputs)))
+                    operator = operator_named(step.operator)
+                    operands = [tensors[number] for number in step.operands]
+                    written = (memory_of(operands[position]) for position in operator.writes)
+                    self.inputs_written |= not memory.isdisjoint(written)
+                    with eager(step.scope):
+                        made = evaluate(operator, step, operands, [functions[index] for index in step.blocks])
+                    tensors.update(zip(step.results, made, strict=False))
             except REFUSALS:
                 return  # what eager refuses is told where the program is checked
         self.outputs_shared = len(apart(inputs, tensors, program.outputs)) < len(program.outputs)
-
-    def _step(
-        self, step: Step, tensors: dict[int, Any], functions: Sequence[Callable[..., Any]], inputs: set[int]
-    ) -> None:
-        operator = operator_named(step.operator)
-        operands = [tensors[number] for number in step.operands]
-        self.inputs_written |= any(memory_of(operands[position]) in inputs for position in operator.writes)
-        with eager(step.scope):
-            made = evaluate(operator, step, operands, [functions[index] for index in step.blocks])
-        tensors.update(zip(step.results, made, strict=False))
 
 
 def apart(inputs: Sequence[torch.Tensor], tensors: Mapping[int, torch.Tensor], outputs: Sequence[int]) -> list[int]:
@@ -365,6 +344,11 @@ def apart(inputs: Sequence[torch.Tensor], tensors: Mapping[int, torch.Tensor], o
 def uses_rng(step: Step) -> bool:
     """Tell whether the step's own operator draws random numbers."""
     return operator_named(step.operator).uses_rng
+
+
+def draws(step: Step, blocks: Sequence[Block]) -> bool:
+    """Tell whether a step, or a block that it calls, draws random numbers."""
+    return uses_rng(step) or any(uses_rng(inner) for index in step.blocks for inner in blocks[index].steps)
 
 
 def touched(step: Step) -> tuple[int, ...]:
@@ -385,17 +369,3 @@ def live_steps(block: Block) -> set[Step]:
     """Return the steps that a block's result depends on."""
     live = live_values(block.steps, (block.result,))
     return {step for step in block.steps if live.intersection(step.results)}
-
-
-__all__ = [
-    "DRAWN",
-    "REFUSALS",
-    "disclaimed",
-    "eager",
-    "evaluate",
-    "function_of_block",
-    "makes_at_most",
-    "needs_of",
-    "needs_of_operator",
-    "restricted",
-]

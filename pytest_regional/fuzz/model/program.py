@@ -111,6 +111,11 @@ class Step:
         """The annotation that holds for it: the innermost wins, settings not named there stay."""
         return self.regions[-1] if self.regions else None
 
+    @property
+    def contexts(self) -> tuple[Context, ...]:
+        """The contexts around it that are no regions, outermost first."""
+        return tuple(context for context in self.scope if isinstance(context, Context))
+
 
 @dataclass(frozen=True)
 class Block:
@@ -215,13 +220,12 @@ def renumbered(program: Program) -> Program:
     numbers = {index: index for index in range(len(program.arguments))}
     steps = _renumber_steps(program.steps, numbers)
     outputs = tuple(numbers[value] for value in program.outputs)
-    return replace(program, steps=steps, outputs=outputs, blocks=tuple(map(_renumber_block, program.blocks)))
-
-
-def _renumber_block(block: Block) -> Block:
-    numbers = {value: index for index, value in enumerate(block.parameters)}
-    steps = _renumber_steps(block.steps, numbers)
-    return Block(tuple(range(len(block.parameters))), steps, numbers[block.result])
+    blocks = []
+    for block in program.blocks:
+        numbers = {value: index for index, value in enumerate(block.parameters)}
+        inner = _renumber_steps(block.steps, numbers)
+        blocks.append(Block(tuple(range(len(block.parameters))), inner, numbers[block.result]))
+    return replace(program, steps=steps, outputs=outputs, blocks=tuple(blocks))
 
 
 def _renumber_steps(steps: tuple[Step, ...], numbers: dict[int, int]) -> tuple[Step, ...]:
@@ -234,14 +238,11 @@ def _renumber_steps(steps: tuple[Step, ...], numbers: dict[int, int]) -> tuple[S
     return tuple(renamed)
 
 
-#: Characters that Python's own literals write otherwise.
-_IN_QUOTES = {'"': '\\"', "'": "'"}
-
-
 def _literal(value: Any) -> str:
     """Return Python source of plain data, with double quotes as formatters leave them."""
     if isinstance(value, str):
-        return '"' + "".join(_IN_QUOTES.get(char) or repr(char)[1:-1] for char in value) + '"'
+        quoted = {'"': '\\"', "'": "'"}  # Python's own literals write these otherwise
+        return '"' + "".join(quoted.get(char) or repr(char)[1:-1] for char in value) + '"'
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_literal(key)}: {_literal(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):

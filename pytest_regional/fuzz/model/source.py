@@ -271,12 +271,10 @@ def defined(names: Iterable[str]) -> dict[str, Any]:
 
 @functools.cache
 def _common() -> dict[str, Any]:
-
-    import torch
-    from torch.fx.traceback import annotate
+    import torch.fx.traceback
 
     # Dynamo takes a scope of such a name for one that is no module to import (2.11 to 2.15), and needs one (2.15).
-    return {"__name__": "namedtuple_program", "torch": torch, "math": math, "annotate": annotate}
+    return {"__name__": "namedtuple_program", "torch": torch, "math": math, "annotate": torch.fx.traceback.annotate}
 
 
 @functools.cache
@@ -300,8 +298,9 @@ def source_of(program: Program) -> str:
 def source_without_inputs(program: Program) -> str:
     """Return imports, settings, definitions, blocks and ``program(...)``."""
     needed = (DEFINITIONS[name] for name in _needed_definitions(program))
-    parts = [_imports(program), *_settings(program), *needed, *_functions(program)]
-    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+    lines = [f"{MODULES[BY_NAME[name].layer]}.{BY_NAME[name].key} = {value!r}" for name, value in program.settings]
+    parts = [_imports(program), "\n".join(lines), *needed, *_functions(program)]
+    return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
 def function_of(program: Program) -> Callable[..., Any]:
@@ -345,12 +344,6 @@ def _imports(program: Program) -> str:
     return "\n".join(lines)
 
 
-def _settings(program: Program) -> list[str]:
-    """Return the statements that set the program's settings, none where it has none."""
-    lines = [f"{MODULES[BY_NAME[name].layer]}.{BY_NAME[name].key} = {value!r}" for name, value in program.settings]
-    return ["\n".join(lines)] if lines else []
-
-
 def _needed_definitions(program: Program) -> tuple[str, ...]:
     needs = (name for step in program.all_steps() for name in operator_named(step.operator).needs)
     return tuple(dict.fromkeys(needs))
@@ -376,49 +369,32 @@ def _block_name(operator: Operator, index: int) -> str:
 
 
 def _program_source(program: Program) -> str:
-    names = [f"x{index}" for index in range(len(program.arguments))]
-    results = [_name(value, len(names)) for value in program.outputs]
+    known = {index: f"x{index}" for index in range(len(program.arguments))}
+    results = [known.get(value, f"v{value}") for value in program.outputs]
     returned = f"return {', '.join(results)}{',' if len(results) == 1 else ''}" if results else "return ()"
-    body = [*_statements(program.steps, len(names), names), returned]
-    return f"def program({', '.join(names)}):\n" + _indented(body)
+    return f"def program({', '.join(known.values())}):\n" + _indented([*_statements(program.steps, known), returned])
 
 
 def _block_source(index: int, block: Block) -> str:
     names = [f"x{number}" for number in range(len(block.parameters))]
     known = dict(zip(block.parameters, names, strict=True))
-    body = [*_statements(block.steps, 0, names, known), f"return {known.get(block.result, f'v{block.result}')}"]
+    body = [*_statements(block.steps, known), f"return {known.get(block.result, f'v{block.result}')}"]
     return f"def block{index}({', '.join(names)}):\n" + _indented(body)
 
 
-def _name(value: int, arguments: int) -> str:
-    return f"x{value}" if value < arguments else f"v{value}"
-
-
-def _statements(
-    steps: Sequence[Step], arguments: int, names: Sequence[str], known: Mapping[int, str] | None = None
-) -> Iterator[str]:
-    known = dict(enumerate(names)) if known is None else known
+def _statements(steps: Sequence[Step], known: Mapping[int, str]) -> Iterator[str]:
+    """Yield the lines of a function; ``known`` are the names of its arguments."""
     open_scope: Scope = ()
     for step in steps:
-        shared = _shared_depth(open_scope, step.scope)
-        for depth in range(shared, len(step.scope)):
+        same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(open_scope, step.scope, strict=False))
+        for depth in range(len(list(same)), len(step.scope)):
             yield _INDENT * depth + f"with {step.scope[depth].source}:"
         open_scope = step.scope
-        yield _INDENT * len(open_scope) + _statement(step, known)
-
-
-def _shared_depth(one: Scope, other: Scope) -> int:
-    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
-    return sum(1 for _ in same)
-
-
-def _statement(step: Step, known: Mapping[int, str]) -> str:
-    operator = operator_named(step.operator)
-    operands = [known.get(value, f"v{value}") for value in step.operands]
-    written = operator.written(operands, dict(step.parameters), [_block_name(operator, index) for index in step.blocks])
-    if not step.results:
-        return written
-    return ", ".join(f"v{value}" for value in step.results) + f" = {written}"
+        operator = operator_named(step.operator)
+        operands = [known.get(value, f"v{value}") for value in step.operands]
+        blocks = [_block_name(operator, index) for index in step.blocks]
+        made = ", ".join(f"v{value}" for value in step.results) + " = " if step.results else ""
+        yield _INDENT * len(open_scope) + made + operator.written(operands, dict(step.parameters), blocks)
 
 
 def _indented(lines: Sequence[str]) -> str:
@@ -447,6 +423,3 @@ def inputs_source(arguments: tuple[TensorInput, ...]) -> str:
         + ("\n" if helpers else "")
         + _indented([*lines, *marks, f"return ({names.strip()})"])
     )
-
-
-__all__ = ["function_of", "inputs_source", "make_inputs", "source_of", "source_without_inputs"]

@@ -193,13 +193,6 @@ def _literal(name: str, value: Any) -> str:
     return f"torch.{value}" if name == "dtype" and value is not None else repr(value)
 
 
-def argument_value(name: str, value: Any) -> Any:
-    """Return what the source of a parameter evaluates to."""
-    import torch
-
-    return getattr(torch, value) if name == "dtype" and value is not None else value
-
-
 def _field_names(template: str) -> list[str]:
     return [name for _, name, _, _ in string.Formatter().parse(template) if name]
 

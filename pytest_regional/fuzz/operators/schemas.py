@@ -346,6 +346,3 @@ def _chooser(drawn: Mapping[str, Choices]) -> Callable[[Sequence[ProgramValue], 
         return chosen
 
     return choose
-
-
-__all__ = ["ARGUMENTS", "CHOICES", "NOT_DRAWN", "WORDS", "Choices", "choices_of", "derived"]

@@ -1,63 +1,43 @@
 """The oracles that every program has to keep on every backend, and :func:`check`, which checks a program against them.
 
-Modules, with their oracles: ``parity`` (compiles, parity, configs, inference, refused), ``region_boundary``, ``order``
+Modules, with their oracles: ``parity`` (compiles, parity, configs, inference, refused, region_boundary), ``order``
 (plan, region_order, order), ``caching`` (counters, warm, annotations_in_key, uuid_in_key), ``rewrites``,
-``integer_twin``, ``reruns`` (results_kept, retained_backward, determinism, threads), ``further`` (alias_probe,
-input_forms, further_calls, own_random, verified). ``example_run`` holds what is computed once for all of them,
-``watching`` records what the backend does. ``docs/fuzzing-oracles.md`` states the oracles. A new one is a row of
-``ORACLES`` in one of these modules; ``oracle`` says of what, ``aten_run`` runs a program as ATen graphs.
+``integer_twin``, ``further`` (alias_probe, input_forms, further_calls, own_random, verified, results_kept,
+retained_backward, determinism, threads). ``example_run`` says what an oracle is, and holds what is computed once for
+all of them; ``watching`` records what the backend does. ``docs/fuzzing-oracles.md`` states the oracles. A new one is a
+row of ``ORACLES`` in one of these modules.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from types import MappingProxyType
 
 from pytest_regional._base.errors import RegionalValueError
 from pytest_regional._base.text import unknown_name
 from pytest_regional.fuzz.model.program import Program
-from pytest_regional.fuzz.modes import MODES, in_mode
-from pytest_regional.fuzz.oracles import (
-    caching,
-    further,
-    integer_twin,
-    order,
-    parity,
-    region_boundary,
-    reruns,
-    rewrites,
+from pytest_regional.fuzz.oracles import caching, further, integer_twin, order, parity, rewrites
+from pytest_regional.fuzz.oracles.example_run import (
+    AtenRun,
+    CheckResult,
+    ExampleRun,
+    NoClaim,
+    Oracle,
+    OracleViolationError,
 )
-from pytest_regional.fuzz.oracles.aten_run import AtenRun
-from pytest_regional.fuzz.oracles.example_run import ExampleRun
-from pytest_regional.fuzz.oracles.oracle import CheckResult, NoClaim, Oracle, OracleViolationError
-from pytest_regional.fuzz.settings import settings_applied
+from pytest_regional.fuzz.settings import MODES, in_mode, settings_applied
 from pytest_regional.harness.devices.emulated import unsupported_reason
 from pytest_regional.harness.parity.report import BadProgramError
 from pytest_regional.harness.regional import Regional
 
-_MODULES = (
-    caching,
-    further,
-    integer_twin,
-    order,
-    parity,
-    region_boundary,
-    reruns,
-    rewrites,
-)
+_MODULES = (caching, further, integer_twin, order, parity, rewrites)
+_ALL = sorted((oracle for module in _MODULES for oracle in module.ORACLES), key=lambda oracle: oracle.place)
 
 #: All oracles by name, in the order in which they are checked.
-ORACLES: Mapping[str, Oracle] = MappingProxyType(
-    {
-        oracle.name: oracle
-        for oracle in sorted(
-            (oracle for module in _MODULES for oracle in module.ORACLES), key=lambda oracle: oracle.place
-        )
-    }
-)
+ORACLES: Mapping[str, Oracle] = MappingProxyType({oracle.name: oracle for oracle in _ALL})
 
 
 Known = Callable[[OracleViolationError], bool]
@@ -77,7 +57,7 @@ def check(
     Args:
         regional: the harness, inside of its context; use it for nothing else meanwhile.
         program: what to check.
-        mode: how much of a compile really happens; see :mod:`pytest_regional.fuzz.modes`.
+        mode: how much of a compile really happens; see :mod:`pytest_regional.fuzz.settings`.
         oracles: names of the oracles to check, or one name. By default all; those that compile once more on some
             programs only, by the program's source: the same program is always checked alike.
         blame: whether a difference from eager is followed up to a region, which compiles several times.
@@ -92,11 +72,11 @@ def check(
     """
     checking = _Checking(regional, program, mode, _chosen(oracles), blame, known or (lambda error: False))
     if oracles is None:
-        checking.skipped |= {
-            oracle.name: _TURN if oracle.every else _BY_NAME
-            for oracle in ORACLES.values()
-            if not _has_turn(oracle, program)
-        }
+        for oracle in ORACLES.values():
+            if not oracle.every:
+                checking.skipped[oracle.name] = "checked where it is named"
+            elif zlib.crc32(f"{oracle.name}\n{program.source}".encode()) % oracle.every:
+                checking.skipped[oracle.name] = "checked on some programs only: it compiles once more"
     return checking.run()
 
 
@@ -112,9 +92,8 @@ class _Checking:
         self.found: list[OracleViolationError] = []
         self.spent: dict[str, float] = {}
         self._mark = len(regional.observer.sources)
-        boundaries = (
-            any(oracle.name == "region_boundary" for oracle in oracles) and "region_boundary" not in self.skipped
-        )
+        checked = {oracle.name for oracle in oracles} - self.skipped.keys()
+        boundaries = "region_boundary" in checked
         make = AtenRun if mode == "aten" else ExampleRun
         self.example = make(regional, program, mode, blame=blame, checks_boundary=boundaries)
 
@@ -124,32 +103,27 @@ class _Checking:
             self.regional.verification.forget()
         with in_mode(self.regional, self.mode), settings_applied(self.example.program.settings):
             if any(oracle.every for oracle in self.oracles):
-                self._compile()
+                try:
+                    with self._timed("eager"):
+                        _ = self.example.expected
+                    with self._timed("compile"):
+                        _ = self.example.cold
+                except NoClaim as why:
+                    self.skipped = {**{oracle.name: str(why) for oracle in self.oracles}, **self.skipped}
             for oracle in self.oracles:
-                if oracle.name not in self.skipped:
-                    self._check_by(oracle)
+                if oracle.name in self.skipped:
+                    continue
+                try:
+                    with self._timed(oracle.name):
+                        oracle.check(self.example)
+                except NoClaim as why:
+                    self.skipped[oracle.name] = str(why)
+                except OracleViolationError as error:
+                    self._broken(oracle, error)
+                else:
+                    self.held.append(oracle.name)
         seconds = time.perf_counter() - started
         return CheckResult(tuple(self.held), self.skipped, seconds, self.spent, tuple(self.found))
-
-    def _compile(self) -> None:
-        try:
-            with self._timed("eager"):
-                _ = self.example.expected
-            with self._timed("compile"):
-                _ = self.example.cold
-        except NoClaim as why:
-            self.skipped |= {oracle.name: str(why) for oracle in self.oracles if oracle.name not in self.skipped}
-
-    def _check_by(self, oracle: Oracle) -> None:
-        try:
-            with self._timed(oracle.name):
-                oracle.check(self.example)
-        except NoClaim as why:
-            self.skipped[oracle.name] = str(why)
-        except OracleViolationError as error:
-            self._broken(oracle, error)
-        else:
-            self.held.append(oracle.name)
 
     def _broken(self, oracle: Oracle, error: OracleViolationError) -> None:
         made = self.regional.observer.sources[self._mark :]
@@ -158,7 +132,12 @@ class _Checking:
         if not refused and oracle.name in ("compiles", "parity"):
             error.without_backend = parity.goes_wrong_without_backend(self.example, error)
         elif not refused and oracle.fails_in_capture:
-            error.without_backend = self._broken_without_backend(oracle, error)
+            # Whether AOTAutograd alone, which compiles nothing, violates the oracle with the same origin.
+            with parity.capture_alone(self.example) as alone, contextlib.suppress(NoClaim):
+                try:
+                    oracle.check(alone)
+                except OracleViolationError as found:
+                    error.without_backend = found.origin == error.origin
         if refused:
             self.skipped[oracle.name] = refused
         elif self.known(error):
@@ -166,24 +145,13 @@ class _Checking:
         else:
             raise error
         if oracle.name == "parity":
-            why = "the program differs from eager already"
-            self.skipped |= {other.name: refused or why for other in ORACLES.values() if other.after_parity}
+            why = refused or "the program differs from eager already"
+            self.skipped |= {other.name: why for other in ORACLES.values() if other.after_parity}
         if oracle.name == "compiles":
-            why = "the program does not compile"
-            self.skipped |= {other.name: refused or why for other in self.oracles if other.name != oracle.name}
+            why = refused or "the program does not compile"
+            self.skipped |= {other.name: why for other in self.oracles if other.name != oracle.name}
 
-    def _broken_without_backend(self, oracle: Oracle, error: OracleViolationError) -> bool:
-        """Return whether AOTAutograd alone, which compiles nothing, violates the oracle with the same origin."""
-        with parity.capture_alone(self.example) as alone:
-            try:
-                oracle.check(alone)
-            except NoClaim:
-                return False
-            except OracleViolationError as found:
-                return found.origin == error.origin
-        return False
-
-    @contextmanager
+    @contextlib.contextmanager
     def _timed(self, name: str) -> Iterator[None]:
         started = time.perf_counter()
         try:
@@ -200,17 +168,6 @@ def _chosen(names: Collection[str] | str | None) -> list[Oracle]:
         if name not in ORACLES:
             raise RegionalValueError(unknown_name("oracle", name, ORACLES))
     return [oracle for oracle in ORACLES.values() if names is None or oracle.name in names]
-
-
-_TURN = "checked on some programs only: it compiles once more"
-_BY_NAME = "checked where it is named"
-
-
-def _has_turn(oracle: Oracle, program: Program) -> bool:
-    """Return whether ``oracle`` is checked on ``program`` where nobody chose it."""
-    if not oracle.every:
-        return False
-    return oracle.every == 1 or zlib.crc32(f"{oracle.name}\n{program.source}".encode()) % oracle.every == 0
 
 
 def _why_not(oracle: Oracle, regional: Regional, mode: str) -> str:

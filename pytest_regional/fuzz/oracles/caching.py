@@ -14,11 +14,10 @@ from dataclasses import replace
 import torch
 
 from pytest_regional._torch import config
-from pytest_regional.fuzz.model.program import Context, Program, Region, Scope, Step
-from pytest_regional.fuzz.modes import INTERPRETED
-from pytest_regional.fuzz.oracles.example_run import ExampleRun, Run
-from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle, kinds_of
+from pytest_regional.fuzz.model.program import Program, Region, Step
+from pytest_regional.fuzz.oracles.example_run import ExampleRun, NoClaim, Oracle, Run, kinds_of
 from pytest_regional.fuzz.oracles.parity import raise_failure
+from pytest_regional.fuzz.settings import INTERPRETED
 from pytest_regional.harness.counters import CounterLog, Counters, describe
 from pytest_regional.harness.parity.compare import compare
 
@@ -26,45 +25,48 @@ from pytest_regional.harness.parity.compare import compare
 def check_counters(example: ExampleRun) -> None:
     """Raise where counters contradict each other, or what was seen."""
     run = example.cold
-    counters = CounterLog(list(run.events)).counters()
-    wrong = [*_of_graphs(example, counters), *_of_outer_cache(example, counters), *_of_regions(example, counters)]
-    if run.later:
-        wrong.append(("the second call moves counters", ", ".join(str(event) for event in run.later[:3])))
-    if wrong:
-        origin, detail = wrong[0]
+    origin, detail = next(_contradictions(example, _counters(run)), ("", ""))
+    if origin:
         moved = "\n".join(describe(run.events))
         raise example.violation("counters", "compile", f"{detail}\n{moved}", origin=origin)
 
 
-Wrong = list[tuple[str, str]]
-
-
-def _of_graphs(example: ExampleRun, counters: Counters) -> Wrong:
-    wrong = [
-        (f"{name} on a first compile", f"{name} is {counters[name]} on a first compile of one function")
-        for name in ("recompiles", "fallbacks")
-        if counters[name]
-    ]
-    kinds = sorted(graph.kind for graph in example.cold.watched.graphs) if _is_one_result(example) else []
+def _contradictions(example: ExampleRun, counters: Counters) -> Iterator[tuple[str, str]]:
+    """Yield origin and detail of each contradiction."""
+    for name in ("recompiles", "fallbacks"):
+        if counters[name]:
+            yield f"{name} on a first compile", f"{name} is {counters[name]} on a first compile of one function"
+    graphs = example.cold.watched.graphs
+    kinds = sorted(graph.kind for graph in graphs) if _is_one_result(example) else []
     if len(kinds) > 2 or kinds.count("inference") + kinds.count("forward") > 1:
-        wrong.append(("a graph is compiled twice", f"one function gave the graphs {kinds}"))
-    return wrong
-
-
-def _of_outer_cache(example: ExampleRun, counters: Counters) -> Wrong:
+        yield "a graph is compiled twice", f"one function gave the graphs {kinds}"
     hits, misses, bypasses, saves = (counters[f"cache_{name}"] for name in ("hits", "misses", "bypasses", "saves"))
-    wrong: Wrong = []
     if hits and _is_one_result(example):
-        wrong.append(("a hit in an empty cache", f"cache_hits is {hits} though all caches are empty"))
-    if not example.regional.supports("outer_cache") or not example.cold.watched.graphs:
-        return wrong
-    if may_start_over(example):
-        return wrong
-    if misses + bypasses < 1 or misses > 1:
-        wrong.append(("lookups of one graph", f"one Dynamo graph gave {misses} misses and {bypasses} bypasses"))
-    elif not bypasses and saves != 1 and not is_never_saved(example):
-        wrong.append(("saves of one graph", f"a miss without a bypass gave {saves} saves"))
-    return wrong + _of_passes(example, counters)
+        yield "a hit in an empty cache", f"cache_hits is {hits} though all caches are empty"
+    if example.regional.supports("outer_cache") and graphs and not may_start_over(example):
+        if misses + bypasses < 1 or misses > 1:
+            yield "lookups of one graph", f"one Dynamo graph gave {misses} misses and {bypasses} bypasses"
+        elif not bypasses and saves != 1 and not is_never_saved(example):
+            yield "saves of one graph", f"a miss without a bypass gave {saves} saves"
+        on_regions, runs = counters["region_pre_grad_calls"], counters["pre_grad_calls"]
+        if example.pass_uuid is not None and on_regions:
+            yield "the pre-grad pass runs on regions", f"it ran {on_regions} times on regions"
+        elif example.pass_uuid is not None and runs != 1:
+            yield "runs of the pre-grad pass", f"it ran {runs} times on a miss"
+    by_inductor = all(map(example.regional.supports, ("regions", "inductor_code")))
+    if by_inductor and example.mode not in INTERPRETED:
+        partitions = sum(len(graph.partitions) for graph in graphs)
+        answered = counters["region_compiles"] + counters["region_cache_hits"]
+        if answered != partitions:
+            yield (
+                "partitions are neither compiled nor loaded"
+                if answered < partitions
+                else "more compiles than partitions",
+                f"{partitions} partitions were handed to Inductor; {counters['region_compiles']} code generations and "
+                f"{counters['region_cache_hits']} cache hits came of it",
+            )
+    if example.cold.later:
+        yield "the second call moves counters", ", ".join(str(event) for event in example.cold.later[:3])
 
 
 def _is_one_result(example: ExampleRun) -> bool:
@@ -89,35 +91,6 @@ def is_never_saved(example: ExampleRun) -> bool:
     # Inductor gives a graph without operators, mostly a backward, no key (script empty_backward_is_not_saved.py).
     empty = (not any(node.operator for node in graph.nodes) for graph in example.cold.watched.graphs)
     return not example.regional.supports("regions") and any(empty)
-
-
-def _of_passes(example: ExampleRun, counters: Counters) -> Wrong:
-    if example.pass_uuid is None:
-        return []
-    if counters["region_pre_grad_calls"]:
-        return [("the pre-grad pass runs on regions", f"it ran {counters['region_pre_grad_calls']} times on regions")]
-    if counters["pre_grad_calls"] != 1:
-        return [("runs of the pre-grad pass", f"it ran {counters['pre_grad_calls']} times on a miss")]
-    return []
-
-
-def _of_regions(example: ExampleRun, counters: Counters) -> Wrong:
-    by_inductor = all(map(example.regional.supports, ("regions", "inductor_code")))
-    if example.mode in INTERPRETED or not by_inductor:
-        return []
-    partitions = sum(len(graph.partitions) for graph in example.cold.watched.graphs)
-    answered = counters["region_compiles"] + counters["region_cache_hits"]
-    if answered != partitions:
-        return [
-            (
-                "partitions are neither compiled nor loaded"
-                if answered < partitions
-                else "more compiles than partitions",
-                f"{partitions} partitions were handed to Inductor; {counters['region_compiles']} code generations and "
-                f"{counters['region_cache_hits']} cache hits came of it",
-            )
-        ]
-    return []
 
 
 # Warm
@@ -178,8 +151,9 @@ def check_annotations_in_key(example: ExampleRun) -> None:
     if not any(caches):
         raise NoClaim(f"the backend keeps no whole results ({caches[0].reason}; {caches[1].reason})")
     change, changed = changed_program(example)
-    with _whole_results_cached(example) as again:
-        if again:
+    own = bool(caches[0])
+    with contextlib.nullcontext() if own else config.forced_autograd_cache():
+        if not own:  # PyTorch's cache keeps whole results only now
             example.regional.reset(keep_code=True)
             raise_failure(example, example.run(example.program, calls=1), "annotations_in_key")
         example.regional.restart()
@@ -194,16 +168,6 @@ def check_annotations_in_key(example: ExampleRun) -> None:
         )
 
 
-@contextlib.contextmanager
-def _whole_results_cached(example: ExampleRun) -> Iterator[bool]:
-    """Hold what makes PyTorch's cache keep whole results; gives whether the first program has to be compiled again."""
-    if example.regional.supports("outer_cache"):
-        yield False
-        return
-    with config.forced_autograd_cache():
-        yield True
-
-
 def changed_program(example: ExampleRun) -> tuple[str, Program]:
     """Return the program with one annotation changed, and in which way.
 
@@ -213,7 +177,7 @@ def changed_program(example: ExampleRun) -> tuple[str, Program]:
     program = example.program
     in_graphs = {name for graph in example.cold.watched.graphs if graph.kind != "backward" for name, _ in graph.regions}
     regions = [step.region for step in _live_steps(program) if step.region is not None]
-    chosen = next((region for region in regions if _name_of(region) in in_graphs), None)
+    chosen = next((one for one in regions if ("default" if one.name is None else str(one.name)) in in_graphs), None)
     if chosen is None:
         raise NoClaim("no operator that reaches a graph is annotated")
     spec = example.regional._spec
@@ -237,22 +201,13 @@ def _live_steps(program: Program) -> list[Step]:
     return [step for step in live[::-1] if not step.blocks]
 
 
-def _name_of(region: Region) -> str:
-    return "default" if region.name is None else str(region.name)
-
-
 def _changed(step: Step, chosen: Region, change: str) -> Step:
-    return replace(step, scope=tuple(_changed_scope(step.scope, chosen, change)))
-
-
-def _changed_scope(scope: Scope, chosen: Region, change: str) -> Iterator[Region | Context]:
-    for context in scope:
-        if context != chosen:
-            yield context
-        elif change == "another region id":
-            yield replace(chosen, name="renamed")
-        elif change == "another config":
-            yield replace(chosen, configs=tuple({**dict(chosen.configs), "max_fusion_size": 3}.items()))
+    changed = {
+        "another region id": (replace(chosen, name="renamed"),),
+        "another config": (replace(chosen, configs=tuple({**dict(chosen.configs), "max_fusion_size": 3}.items())),),
+        "no annotation": (),
+    }[change]
+    return replace(step, scope=tuple(one for old in step.scope for one in (changed if old == chosen else (old,))))
 
 
 def check_uuid_in_key(example: ExampleRun) -> None:

@@ -1,4 +1,4 @@
-"""Oracles of one function each: further calls, memory that is shared, random numbers, kernels that are refuted.
+"""Oracles of further calls, of memory that is shared, random numbers, kernels that are refuted, and of repetition.
 
 ``further_calls`` calls the compiled program with other strides and other sizes, and as at first. ``alias_probe`` writes
 to each result and input; ``input_forms`` gives inputs of one storage in two forms. ``own_random`` judges the backend's
@@ -8,27 +8,43 @@ own random numbers. ``verified``: no kernel of the program is refuted, for any s
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import repeat
+from threading import Barrier, BrokenBarrierError
 from typing import Any
 
 import torch
 
+from pytest_regional._torch.config import FUNCTORCH, patched_config
+from pytest_regional._torch.fx_graphs import flatten
 from pytest_regional._torch.tracing import is_zero_tensor
+from pytest_regional.fuzz.findings.files import from_data, reason_of, to_data
 from pytest_regional.fuzz.model.arguments import LAYOUTS, TensorInput
-from pytest_regional.fuzz.model.building import check_buildable
+from pytest_regional.fuzz.model.building import is_buildable
 from pytest_regional.fuzz.model.claims import Memory
-from pytest_regional.fuzz.model.program import Program, ProgramError
+from pytest_regional.fuzz.model.program import Program, Region, Step
 from pytest_regional.fuzz.operators.table import operator_named
-from pytest_regional.fuzz.oracles.example_run import ExampleRun, ExpectedResults
-from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle, kinds_of
-from pytest_regional.fuzz.oracles.parity import mismatches_of, raise_failure, without_fake_strides
-from pytest_regional.harness.parity.captured import dense_value
-from pytest_regional.harness.parity.compare import BadProgramError, Mismatch
+from pytest_regional.fuzz.oracles.example_run import ExampleRun, ExpectedResults, NoClaim, Oracle, Run, kinds_of
+from pytest_regional.fuzz.oracles.parity import (
+    mismatches_of,
+    raise_exception,
+    raise_failure,
+    raise_mismatches,
+    without_fake_strides,
+)
+from pytest_regional.fuzz.settings import in_mode
+from pytest_regional.fuzz.shrink import resized
+from pytest_regional.harness.parity.compare import BadProgramError, Mismatch, compare
+from pytest_regional.harness.parity.execution import random_cotangent
 from pytest_regional.harness.parity.inputs import other_form
+from pytest_regional.harness.parity.objects import dense_value
 from pytest_regional.harness.parity.random_code import RUNS, random_mismatches, reseeded
 from pytest_regional.harness.parity.state import same_bytes
-from pytest_regional.harness.raised import message_of, origin_of, root_of
+from pytest_regional.harness.raised import origin_of
+from pytest_regional.harness.record import GeneratedCode
 
 #: What sizes grow by: the first other size makes Dynamo compile again, with symbols, and those serve the second.
 _GROWTH = (1, 4)
@@ -57,44 +73,26 @@ def check_further_calls(example: ExampleRun) -> None:
 
 def _check(example: ExampleRun, compiled: Any, expected: ExpectedResults, what: str) -> None:
     execution = example.execute(compiled, expected.inputs)
-    if execution.exception is not None:
-        root = root_of(execution.exception)
-        raise example.violation(
-            "further_calls",
-            "run",
-            f"{what}: eager runs, the backend raises {type(root).__name__}: {message_of(root)}",
-            origin=origin_of(execution.exception, getattr(example.regional._spec.factory, "__module__", "")),
-        ) from execution.exception
+    raise_exception(example, execution, "further_calls", "run", f"{what}: eager runs, the backend raises")
     mismatches = without_fake_strides(example, expected.inputs, expected.compared(execution).mismatches)
-    if mismatches:
-        detail = f"{what}: {'; '.join(map(str, mismatches[:4]))}"
-        raise example.violation("further_calls", "run", detail, origin=kinds_of(mismatches))
+    raise_mismatches(example, mismatches, "further_calls", f"{what}: ")
 
 
 def _with_other_strides(program: Program) -> Iterator[tuple[str, Program]]:
     chance = random.Random(program.source)
-    changed = tuple(_in_another_layout(argument, chance) for argument in program.arguments)
-    if changed != program.arguments:
-        yield from _buildable("other strides", replace(program, arguments=changed))
+    changed = replace(program, arguments=tuple(_in_another_layout(one, chance) for one in program.arguments))
+    if changed.arguments != program.arguments and is_buildable(changed):
+        yield "other strides", changed
 
 
 def _in_another_layout(argument: TensorInput, chance: random.Random) -> TensorInput:
     """Return an argument with other strides; one that aliases another, or whose elements overlap, as it is."""
     if argument.alias_of is not None or argument.layout == "expanded" or not argument.shape:
         return argument
-    least = {"transposed": 2, "channels_last": 4}
-    others = [
-        layout
-        for layout in LAYOUTS
-        if layout not in (argument.layout, "expanded") and len(argument.shape) >= least.get(layout, 1)
-    ]
-    return replace(
-        argument, layout=chance.choice([one for one in others if one != "channels_last" or _is_image(argument)])
-    )
-
-
-def _is_image(argument: TensorInput) -> bool:
-    return len(argument.shape) == 4
+    rank = len(argument.shape)
+    never = {argument.layout, "expanded", *(("transposed",) if rank < 2 else ())}
+    never |= set() if rank == 4 else {"channels_last"}
+    return replace(argument, layout=chance.choice([layout for layout in LAYOUTS if layout not in never]))
 
 
 def _with_other_sizes(program: Program) -> Iterator[tuple[str, Program]]:
@@ -103,23 +101,11 @@ def _with_other_sizes(program: Program) -> Iterator[tuple[str, Program]]:
     for size in sizes:
         found = []
         for growth in _GROWTH:
-            larger = tuple(_resized(argument, size, size + growth) for argument in program.arguments)
-            found += _buildable(f"{size + growth} for {size}", replace(program, arguments=larger))
-        if len(found) == len(_GROWTH):
+            arguments = tuple(resized(argument, size, size + growth) for argument in program.arguments)
+            found.append((f"{size + growth} for {size}", replace(program, arguments=arguments)))
+        if all(is_buildable(larger) for _, larger in found):
             yield from found
             return
-
-
-def _resized(argument: TensorInput, old: int, new: int) -> TensorInput:
-    return replace(argument, shape=tuple(new if size == old else size for size in argument.shape))
-
-
-def _buildable(what: str, program: Program) -> list[tuple[str, Program]]:
-    try:
-        check_buildable(program)
-    except ProgramError:
-        return []
-    return [(what, program)]
 
 
 def check_verified(example: ExampleRun) -> None:
@@ -147,21 +133,12 @@ def check_own_random(example: ExampleRun) -> None:
     seeds = [reseeded(example.regional.seed, run) for run in range(RUNS)]
     inputs = example.expected[0].inputs
     first = example.execute(compiled, inputs, draws=seeds[0])
-    if first.exception is not None:
-        root = root_of(first.exception)
-        raise example.violation(
-            "own_random",
-            "compile",
-            f"with the backend's own random numbers it raises {type(root).__name__}: {message_of(root)}",
-            origin=origin_of(first.exception, getattr(example.regional._spec.factory, "__module__", "")),
-        ) from first.exception
+    raise_exception(example, first, "own_random", "compile", "with the backend's own random numbers it raises")
     with example.regional.observer.paused():
         eager = [example.execute(example.program.function, inputs, draws=seed) for seed in seeds]
     runs = [first, *(example.execute(compiled, inputs, draws=seed) for seed in (*seeds[1:], seeds[0]))]
     found = random_mismatches(eager, runs[:-1], runs[-1])
-    if found:
-        detail = f"with the backend's own random numbers: {'; '.join(map(str, found[:4]))}"
-        raise example.violation("own_random", "run", detail, origin=kinds_of(found))
+    raise_mismatches(example, found, "own_random", "with the backend's own random numbers: ")
 
 
 def check_alias_probe(example: ExampleRun) -> None:
@@ -182,9 +159,7 @@ def check_alias_probe(example: ExampleRun) -> None:
             Mismatch(mismatch.where, mismatch.kind, f"after writes to the results of other calls: {mismatch.detail}")
             for mismatch in without_fake_strides(example, expected.inputs, expected.compared(again).mismatches)
         ]
-    if found:
-        detail = "; ".join(map(str, found[:4]))
-        raise example.violation("alias_probe", "run", detail, origin=kinds_of(found))
+    raise_mismatches(example, found, "alias_probe")
 
 
 def moved_by_writes(live: Mapping[str, torch.Tensor]) -> dict[str, frozenset[str]]:
@@ -236,10 +211,190 @@ def check_input_forms(example: ExampleRun) -> None:
         raise NoClaim("eager refuses the program with inputs in that form") from error
     raise_failure(other, other.cold, "input_forms")
     mismatches = without_fake_strides(other, other.expected[0].inputs, mismatches_of(other, other.cold))
-    if mismatches:
-        said = "views of one tensor" if form == "views" else "tensors of one storage that are no views"
-        detail = f"with inputs as {said}: {'; '.join(map(str, mismatches[:4]))}"
-        raise example.violation("input_forms", "run", detail, origin=kinds_of(mismatches))
+    said = "views of one tensor" if form == "views" else "tensors of one storage that are no views"
+    raise_mismatches(example, mismatches, "input_forms", f"with inputs as {said}: ")
+
+
+# Repetition
+
+
+def check_results_kept(example: ExampleRun) -> None:
+    """Raise where the second call overwrites what the first returned, or its gradients."""
+    run = example.cold
+    if len(run.executions) < 2:
+        raise NoClaim("there was no second call")
+    raise_mismatches(example, run.overwritten, "results_kept", "after a second call: ")
+
+
+def check_retained_backward(example: ExampleRun) -> None:
+    """Raise where backwards with ``retain_graph`` fail, or do not add up to eager's gradients."""
+    if not example.trains:
+        raise NoClaim("no backward is compiled")
+    try:
+        expected = example.expected_of(_backpropagating(example.program.function), example.expected[0].inputs)
+    except BadProgramError as error:
+        raise NoClaim(f"eager refuses a second backward: {reason_of(error)}") from error
+    # The very first backward is to be one that keeps its graph: it decides how the backward compiles.
+    example.regional.reset(keep_code=True)
+    # PyTorch documents that graphs are kept only with this setting: a donated buffer is overwritten by one backward.
+    with patched_config(FUNCTORCH, {"donated_buffer": False}):
+        run = example.run(example.program, calls=1, around=_backpropagating)
+    raise_failure(example, run, "retained_backward", "backward")
+    mismatches = expected.compared(run.executions[0]).mismatches
+    inputs = example.expected[0].inputs
+    wrong = without_fake_strides(example, inputs, [mismatch for mismatch in mismatches if "grad" in mismatch.where])
+    said = "after a backward with retain_graph, one from the first output alone, and a last one: "
+    raise_mismatches(example, wrong, "retained_backward", said, "backward")
+
+
+def _backpropagating(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``fn`` with backwards behind it that keep the graph for another one; gradients add up."""
+
+    def call(*inputs: Any) -> Any:
+        output = fn(*inputs)
+        roots = [leaf for leaf in flatten(output)[0] if (isinstance(leaf, torch.Tensor) and leaf.requires_grad)]
+        cotangents = [random_cotangent(root, 0, index) for index, root in enumerate(roots)]
+        if roots:
+            torch.autograd.backward(roots, cotangents, retain_graph=True)
+            torch.autograd.backward(roots[:1], cotangents[:1], retain_graph=True)
+        return output
+
+    return call
+
+
+def check_determinism(example: ExampleRun) -> None:
+    """Raise where a second compile plans otherwise, generates other code, or gives other bits."""
+    example.regional.reset(keep_code=True)
+    again = example.run(example.program, calls=1)
+    raise_failure(example, again, "determinism")
+    if plan_of(example.cold) != plan_of(again):
+        before, after = plan_of(example.cold), plan_of(again)
+        raise example.violation(
+            "determinism", "compile", f"compiled twice, the plan was {before}, then {after}", origin="another plan"
+        )
+    if code_of(example.cold.code) != code_of(again.code):
+        raise example.violation(
+            "determinism", "compile", "compiled twice in fresh caches, the code differs", origin="other code"
+        )
+    differs = compare(example.cold.executions[0], again.executions[0], level="bitwise").mismatches
+    if not differs:
+        return
+    # Some operators add in an order that threads decide, in eager as well.
+    with example.regional.observer.paused():
+        eager = example.execute(example.program.function, example.expected[0].inputs)
+    if compare(example.expected[0].eager, eager, level="bitwise").ok:
+        raise example.violation(
+            "determinism", "run", f"compiled twice, other bits: {'; '.join(map(str, differs[:4]))}", origin="other bits"
+        )
+
+
+def plan_of(run: Run) -> list[tuple[str, list[Any], list[str | None]]]:
+    """Return kind and partitions of each graph, and the regions in the order of their calls, as plain data."""
+    return [
+        (graph.kind, [(partition.regions, partition.operators) for partition in graph.partitions], graph.called)
+        for graph in run.watched.graphs
+    ]
+
+
+#: Paths, and keys of generated files: what two compiles in different folders may name differently.
+_NAMES = re.compile(r"/\S+|\bc[a-z2-7]{50,}\b|\b[0-9a-f]{32,}\b")
+
+
+def code_of(code: GeneratedCode) -> list[str]:
+    """Return the generated sources without comments, and without names of files."""
+    return [
+        "\n".join(_NAMES.sub("", line) for line in source.text.splitlines() if not line.lstrip().startswith("#"))
+        for source in code
+    ]
+
+
+THREADS = 4
+
+#: Threads that have not answered by then wait for each other, also on a busy machine.
+_SECONDS = 1800.0
+
+#: Times that each thread calls what it compiled, while the others do.
+_CALLS = 4
+
+
+def check_threads(example: ExampleRun) -> None:
+    """Raise where one of several threads fails that each compile and run the program, its regions renamed."""
+    if any(operator_named(step.operator).uses_rng for step in example.program.all_steps()):
+        raise NoClaim("it draws random numbers, and threads share their generator")
+    if not example.trains:
+        raise NoClaim("no backward is compiled")
+    result = example.regional.in_new_process(compile_at_once, to_data(example.program), example.mode, timeout=_SECONDS)
+    failures: list[tuple[str, str]] = result.value
+    if failures:
+        origin, detail = failures[0]
+        raise example.violation(
+            "threads",
+            "backward",
+            f"{len(failures)} of {THREADS} threads failed that compile at once: {detail}",
+            origin=origin,
+        )
+
+
+def compile_at_once(regional: Any, data: dict[str, Any], mode: str) -> list[tuple[str, str]]:
+    """Compile variants of a program in threads, then call them at once; return origin and detail of each failure.
+
+    Runs in a new process. Half of the threads call with other inputs than the rest, so that arguments and results that
+    are mixed up show.
+    """
+    program = from_data(data)
+    examples = [
+        ExampleRun(regional, renamed(program, f" of thread {number}"), mode, blame=False) for number in range(THREADS)
+    ]
+    for example in examples:
+        _ = example.expected
+    together = Barrier(THREADS)
+    with in_mode(regional, mode), ThreadPoolExecutor(THREADS) as pool:
+        runs = list(pool.map(lambda example: example.run(example.program, calls=1), examples))
+        failures = [_failure_of(example, run) for example, run in zip(examples, runs, strict=True)]
+        if not any(failures):
+            failures = list(pool.map(_called_at_once, examples, runs, range(THREADS), repeat(together)))
+        return [failure for failure in failures if failure is not None]
+
+
+def _called_at_once(example: ExampleRun, run: Run, number: int, together: Barrier) -> tuple[str, str] | None:
+    """Call what is compiled on both inputs in turn, while the other threads do so; return the first failure."""
+    for turn in range(_CALLS):
+        try:
+            together.wait(_SECONDS)
+        except BrokenBarrierError:  # another thread has failed
+            return None
+        order = (0, 1) if (number + turn) % 2 else (1, 0)
+        called = {which: example.execute(run.compiled, example.expected[which].inputs) for which in order}
+        again = replace(run, executions=(called[0], called[1]))
+        failure = _failure_of(example, again)
+        if failure is not None:
+            together.abort()
+            return failure
+    return None
+
+
+def _failure_of(example: ExampleRun, run: Run) -> tuple[str, str] | None:
+    error = run.error
+    if error is not None:
+        return origin_of(error), f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    mismatches = mismatches_of(example, run)
+    return (kinds_of(mismatches), str(mismatches[0])) if mismatches else None
+
+
+def renamed(program: Program, suffix: str) -> Program:
+    """Return ``program`` with another name for each region, so that no thread waits for the others' results."""
+
+    def changed(step: Step) -> Step:
+        scope = (
+            replace(context, name=f"{context.name}{suffix}", after=tuple(f"{first}{suffix}" for first in context.after))
+            if isinstance(context, Region)
+            else context
+            for context in step.scope
+        )
+        return replace(step, scope=tuple(scope))
+
+    blocks = tuple(replace(block, steps=tuple(map(changed, block.steps))) for block in program.blocks)
+    return replace(program, steps=tuple(map(changed, program.steps)), blocks=blocks)
 
 
 ORACLES = (
@@ -286,6 +441,37 @@ ORACLES = (
         modes=("emulated",),
         place=30,
     ),
+    Oracle(
+        "results_kept",
+        "A second call leaves what the first one gave, gradients included, as it is.",
+        check_results_kept,
+        requires=("results_kept",),
+        place=110,
+    ),
+    Oracle(
+        "retained_backward",
+        "A backward that keeps its graph may be the first, and be run again, whole or from one output.",
+        check_retained_backward,
+        requires=("backward",),
+        every=4,
+        place=130,
+        fails_in_capture=True,
+        after_parity=True,
+    ),
+    Oracle(
+        "determinism",
+        "Compiled twice in fresh caches, a program has the same plan and code, and gives the same bits.",
+        check_determinism,
+        requires=("regions",),
+        every=8,
+        place=210,
+    ),
+    Oracle(
+        "threads",
+        "Several threads may compile forwards and backwards at once.",
+        check_threads,
+        requires=("regions", "backward"),
+        every=256,
+        place=220,
+    ),
 )
-
-__all__ = ["ORACLES", "moved_by_writes"]

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pytest_regional._base.errors import RegionalError
 from pytest_regional._torch.fx_graphs import flatten
 from pytest_regional._torch.operators import is_op_overload, schema_of
 from pytest_regional._torch.tracing import is_zero_tensor, with_memory
@@ -32,16 +31,11 @@ from pytest_regional.fuzz.model.claims import touched
 from pytest_regional.fuzz.model.program import Block, Parameter, Program, Step, renumbered
 from pytest_regional.fuzz.operators.operator import Operator, Picks, ProgramValue
 from pytest_regional.fuzz.operators.table import operator_named, operators
-from pytest_regional.fuzz.oracles.example_run import ExampleRun
-from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle, kinds_of
-from pytest_regional.fuzz.oracles.parity import mismatches_of, raise_failure, without_fake_strides
+from pytest_regional.fuzz.oracles.example_run import ExampleRun, NoClaim, Oracle
+from pytest_regional.fuzz.oracles.parity import mismatches_of, raise_failure, raise_mismatches, without_fake_strides
 from pytest_regional.harness.parity.compare import BadProgramError
-from pytest_regional.harness.parity.rounding import EXACT_OPS, OutsideCompilers
+from pytest_regional.harness.parity.precision import EXACT_OPS, OutsideCompilers
 from pytest_regional.harness.parity.tolerance import Exactness
-
-
-class NoTwinError(RegionalError):
-    """A program has no integer twin; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +75,7 @@ def integer_twin(program: Program) -> IntegerTwin:
     and what is computed from its results is rounded.
 
     Raises:
-        NoTwinError: there is none.
+        NoClaim: there is none.
     """
     program = renumbered(program)
     original = Builder(program.arguments, program.blocks)
@@ -89,7 +83,7 @@ def integer_twin(program: Program) -> IntegerTwin:
         for step in program.steps:
             original.add(step)
     except Refused as why:
-        raise NoTwinError(f"the program cannot be built again: {why.reason}") from why
+        raise NoClaim(f"no twin: the program cannot be built again: {why.reason}") from why
     builder = Builder(_integral(program.arguments), tuple(map(_twin_of_block, program.blocks)))
     rounded = []
     for step in program.steps:
@@ -97,9 +91,9 @@ def integer_twin(program: Program) -> IntegerTwin:
         if not exact:
             rounded.append(step.operator)
     if any(number not in builder.values for number in program.outputs):
-        raise NoTwinError("a write of the twin takes an output away")
+        raise NoClaim("no twin: a write of the twin takes an output away")
     if program.trains and not builder.backpropagates(program.outputs):
-        raise NoTwinError("eager refuses the backward of the twin")
+        raise NoClaim("no twin: eager refuses the backward of the twin")
     twin = replace(program, arguments=builder.arguments, steps=tuple(builder.steps), blocks=builder.blocks)
     ranges = {number: value.value_range for number, value in builder.values.items()}
     return IntegerTwin(twin, ranges, tuple(dict.fromkeys(rounded)))
@@ -140,7 +134,7 @@ def _with_twin_of(
         elementwise: whether only operators that work element by element may stand in for it.
 
     Raises:
-        NoTwinError: neither the step nor another one fits.
+        NoClaim: neither the step nor another one fits.
     """
     fallback = None
     for candidate in _candidates(builder, step, elementwise=elementwise):
@@ -149,21 +143,18 @@ def _with_twin_of(
         except Refused:
             continue
         if _alike(builder, candidate, made):
-            if _exact(builder, candidate):
+            values = [builder.values[number] for number in touched(candidate) if number in builder.values]
+            if all(value.value_range.exact for value in values):
                 return builder, True
             fallback = fallback or candidate
-        builder = _without_last(builder)
+        again = Builder(builder.arguments, builder.blocks)
+        for added in builder.steps[:-1]:
+            again.add(added)
+        builder = again
     if fallback is None:
-        raise NoTwinError(f"nothing stands in for {step.operator}")
+        raise NoClaim(f"no twin: nothing stands in for {step.operator}")
     builder.add(fallback)
     return builder, False
-
-
-def _without_last(builder: Builder) -> Builder:
-    again = Builder(builder.arguments, builder.blocks)
-    for step in builder.steps[:-1]:
-        again.add(step)
-    return again
 
 
 def _alike(builder: Builder, step: Step, made: Sequence[ProgramValue | None]) -> bool:
@@ -175,10 +166,6 @@ def _alike(builder: Builder, step: Step, made: Sequence[ProgramValue | None]) ->
         or (value.shape, value.dtype, value.requires_grad) == (other.shape, other.dtype, other.requires_grad)
         for value, other in zip(ours, made, strict=True)
     )
-
-
-def _exact(builder: Builder, step: Step) -> bool:
-    return all(builder.values[number].value_range.exact for number in touched(step) if number in builder.values)
 
 
 def _candidates(builder: Builder, step: Step, *, elementwise: bool) -> Iterator[Step]:
@@ -205,16 +192,13 @@ def _stand_ins(name: str) -> tuple[Operator, ...]:
     first = first[turn % len(first) :] + first[: turn % len(first)] if first else []
     others = [one.name for one in operators().values() if one.family == operator.family]
     others = others[turn % len(others) :] + others[: turn % len(others)]
-    found = (operator_named(one) for one in dict.fromkeys((*first, *named, *others)) if one != name)
-    return tuple(itertools.islice((one for one in found if _as_many(one, operator)), _MOST))
-
-
-def _as_many(one: Operator, other: Operator) -> bool:
-    return (
-        (len(one.operands), one.results, one.writes) == (len(other.operands), other.results, other.writes)
-        and not (one.calls or one.uses_rng or one.unbacked)
-        and one.sealed == other.sealed
-    )
+    found = []
+    for one in map(operator_named, dict.fromkeys((*first, *named, *others))):
+        as_many = (len(one.operands), one.results, one.writes)
+        same = as_many == (len(operator.operands), operator.results, operator.writes) and one.sealed == operator.sealed
+        if one is not operator and same and not (one.calls or one.uses_rng or one.unbacked):
+            found.append(one)
+    return tuple(found[:_MOST])
 
 
 def _parameters(builder: Builder, step: Step, other: Operator) -> tuple[tuple[str, Parameter], ...] | None:
@@ -315,14 +299,7 @@ _COMBINED: dict[str, Callable[[Sequence[Terms]], Terms]] = {
 #: Operators that move, choose or make values and are not among those of :data:`EXACT_OPS`.
 _MOVED = frozenset(
     {
-        *(
-            "set",
-            "fill_diagonal",
-            "detach",
-            "rot90",
-            "index_reduce",
-            "take",
-        ),
+        *("set", "fill_diagonal", "detach", "rot90", "index_reduce", "take"),
         *("select_backward", "diagonal_backward", "hardtanh_backward", "masked_scatter_backward", "new_empty_strided"),
         *("empty_permuted", "bernoulli", "fmax", "fmin", "aminmax", "nanmedian", "fmod", "remainder", "frac"),
         *("copysign", "heaviside", "adaptive_max_pool3d", "pixel_unshuffle", "channel_shuffle", "upsample_nearest1d"),
@@ -372,7 +349,9 @@ def _exact_operands(func: Any, args: Any, kwargs: Any) -> bool | Terms:
     name = _name(func).removesuffix("_").removeprefix("_foreach_")
     floats = [one for one in flatten((args, kwargs))[0] if isinstance(one, torch.Tensor) and one.is_floating_point()]
     if name in ("copy", "_to_copy"):
-        return _copies(args, kwargs, floats)
+        dtype = args[0].dtype if len(args) > 1 and isinstance(args[1], torch.Tensor) else kwargs.get("dtype")
+        source = floats[-1] if floats else None
+        return source is None or dtype is None or bool(torch.equal(source.to(dtype).to(source.dtype), source))
     if name == "pow":
         return _raised(args, floats)
     if name in ("div", "mean"):
@@ -385,12 +364,6 @@ def _exact_operands(func: Any, args: Any, kwargs: Any) -> bool | Terms:
         known = [one for one in operands if one is not None]
         return _COMBINED[name](known) if known and len(known) == len(operands) else False
     return name in EXACT_OPS or name in _MOVED
-
-
-def _copies(args: Any, kwargs: Any, floats: Sequence[torch.Tensor]) -> bool:
-    dtype = args[0].dtype if len(args) > 1 and isinstance(args[1], torch.Tensor) else kwargs.get("dtype")
-    source = floats[-1] if floats else None
-    return source is None or dtype is None or bool(torch.equal(source.to(dtype).to(source.dtype), source))
 
 
 def _raised(args: Any, floats: Sequence[torch.Tensor]) -> bool | Terms:
@@ -468,19 +441,17 @@ def check_integer_twin(example: ExampleRun) -> None:
     """Raise where the integer twin of the program fails, or differs from eager in a bit."""
     if example.cold.error is not None:
         raise NoClaim("the program does not run")
+    twin = integer_twin(example.program)
+    run = TwinRun(example, twin)
     try:
-        twin = integer_twin(example.program)
-        run = TwinRun(example, twin)
         _ = run.expected
-    except (NoTwinError, BadProgramError) as error:
-        raise NoClaim(f"no twin: {error}" if isinstance(error, NoTwinError) else "eager refuses the twin") from error
+    except BadProgramError as error:
+        raise NoClaim("eager refuses the twin") from error
     if all(twin.value_ranges[number].exact is False for number in twin.program.outputs) and run.rounding_backward:
         raise NoClaim(f"all outputs are rounded, by {', '.join(twin.rounded)}; gradients: {run.rounding_backward}")
     raise_failure(run, run.cold, "integer_twin")
     mismatches = without_fake_strides(run, run.expected[0].inputs, mismatches_of(run, run.cold))
-    if mismatches:
-        detail = f"on small integers, in the program below: {'; '.join(map(str, mismatches[:4]))}"
-        raise run.violation("integer_twin", "run", detail, origin=kinds_of(mismatches))
+    raise_mismatches(run, mismatches, "integer_twin", "on small integers, in the program below: ")
 
 
 ORACLES = (
@@ -494,6 +465,3 @@ ORACLES = (
         after_parity=True,
     ),
 )
-
-
-__all__ = ["ORACLES", "IntegerTwin", "NoTwinError", "RoundingWatch", "Terms", "TwinRun", "integer_twin", "terms_of"]

@@ -14,7 +14,7 @@ import contextlib
 import operator
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,11 +25,10 @@ from pytest_regional._torch import fx_graphs, inductor
 from pytest_regional._torch.inductor import RawLaunch
 from pytest_regional._torch.operators import is_op_overload, op_name, schema_of
 from pytest_regional.backends.ordering import add_control_deps
-from pytest_regional.fuzz.modes import INTERPRETED, MODES
-from pytest_regional.fuzz.oracles.example_run import ExampleRun
-from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle
+from pytest_regional.fuzz.oracles.example_run import ExampleRun, NoClaim, Oracle
 from pytest_regional.fuzz.oracles.parity import mismatches_of, raise_failure
 from pytest_regional.fuzz.oracles.watching import NodeInfo, WatchedGraph, WatchedPartition, graphs_of
+from pytest_regional.fuzz.settings import INTERPRETED, MODES
 from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.annotated import RegionId
 from pytest_regional.harness.observe.listeners import CompileListener
@@ -104,14 +103,7 @@ def _all_compiled(example: ExampleRun, graph: WatchedGraph) -> Broken:
         return "a region is silently eager", f"{graph.eager} are annotated and run eager", None
     if missing:
         return "an annotated operator is not compiled", f"annotated, but compiled nowhere: {dict(missing)}", None
-    return _too_much(graph, extra, {node.operator for node in compiled if node.effect})
-
-
-def _too_much(graph: WatchedGraph, extra: Counter[str], effects: Collection[str | None]) -> Broken:
-    """Check operators that are compiled more often than the graph holds them.
-
-    A backend may add what only computes to a region, as a pass of its own; it may not take it from outside.
-    """
+    # A backend may add what only computes to a region, as a pass of its own; it may not take it from outside.
     taken = extra & (_counted(node for node in graph.nodes if not node.region) - Counter(graph.outside))
     if taken:
         return (
@@ -119,7 +111,7 @@ def _too_much(graph: WatchedGraph, extra: Counter[str], effects: Collection[str 
             f"in no region of the graph, but compiled with one: {dict(taken)}",
             None,
         )
-    twice = sorted(name for name in extra if name in effects)
+    twice = sorted(extra.keys() & {node.operator for node in compiled if node.effect})
     if twice:
         return "an operator is compiled twice", f"{twice} draw, write or do more, and are compiled more often", None
     return None
@@ -197,18 +189,6 @@ def _equal_partitions_once(example: ExampleRun, graphs: Iterable[WatchedGraph]) 
             seen[partition.shape] = partition
 
 
-_PLAN_ORACLES = (
-    Oracle(
-        "plan",
-        "Partitions hold one region each, and are as few as can be; all that is annotated is compiled, nothing else.",
-        check_plan,
-        modes=MODES,
-        requires=("regions",),
-        place=50,
-    ),
-)
-
-
 #: Positions of the ends, and whether no value flows from the first to the second.
 Edge = tuple[int, int, bool]
 Place = tuple[int, ...]
@@ -223,11 +203,12 @@ _EDGES = 4
 def check_region_order(example: ExampleRun) -> None:
     """Raise where a region runs before another one that its annotation wants to be first."""
     asked = {(str(first), str(region.name)) for region in example.program.regions for first in region.after}
-    graphs = [
-        (graph, {pair for pair in asked if regions_that_run(graph).issuperset(pair)})
-        for graph in example.cold.watched.graphs
-        if graph.kind != "backward"
-    ]
+    graphs = []
+    for graph in example.cold.watched.graphs:
+        if graph.kind != "backward":
+            # Regions that hold more than views, which run nothing and so have no place in time.
+            run = {node.region[0] for node in graph.nodes if node.region and node.operator and not node.view}
+            graphs.append((graph, {pair for pair in asked if run.issuperset(pair)}))
     if not any(wanted for _, wanted in graphs):
         raise NoClaim("no annotation asks for an order of regions that run anything")
     for graph, wanted in graphs:
@@ -250,11 +231,6 @@ def _runs(example: ExampleRun, artifact: int) -> bool:
     """Return whether a compiled call does more than views: of a region one partition may hold nothing else."""
     partition = example.cold.watched.artifacts.get(artifact)
     return partition is None or any(node.operator and not node.view for node in partition.nodes)
-
-
-def regions_that_run(graph: WatchedGraph) -> set[str]:
-    """Return the names of regions that hold more than views, which run nothing and so have no place in time."""
-    return {node.region[0] for node in graph.nodes if node.region and node.operator and not node.view}
 
 
 def check_order(example: ExampleRun) -> None:
@@ -422,7 +398,9 @@ def legal_edges(draw: random.Random, graph: Sequence[Any], nodes: Sequence[Any],
     """
     positions = {node: position for position, node in enumerate(nodes)}
     waiting = {node: len(node.all_input_nodes) for node in graph}
-    needed = _needed_by(graph)
+    needed: dict[Any, set[Any]] = {}  # for each node all nodes that a value flows from
+    for node in graph:
+        needed[node] = {*node.all_input_nodes}.union(*(needed[operand] for operand in node.all_input_nodes))
     ready = [node for node in graph if not waiting[node]]
     order: list[int] = []
     while ready:
@@ -449,16 +427,15 @@ def legal_edges(draw: random.Random, graph: Sequence[Any], nodes: Sequence[Any],
     yield from [*chosen, *draw.sample(others, min(count - len(chosen), len(others)))]
 
 
-def _needed_by(graph: Sequence[Any]) -> dict[Any, set[Any]]:
-    """Return for each node all nodes that a value flows from."""
-    needed: dict[Any, set[Any]] = {}
-    for node in graph:
-        needed[node] = {*node.all_input_nodes}.union(*(needed[operand] for operand in node.all_input_nodes))
-    return needed
-
-
 ORACLES = (
-    *_PLAN_ORACLES,
+    Oracle(
+        "plan",
+        "Partitions hold one region each, and are as few as can be; all that is annotated is compiled, nothing else.",
+        check_plan,
+        modes=MODES,
+        requires=("regions",),
+        place=50,
+    ),
     Oracle(
         "region_order",
         "A region runs after the regions that its annotation names.",
@@ -472,7 +449,7 @@ ORACLES = (
         "An order edge between two operators is visible in what the backend makes of the graph, and changes no value.",
         check_order,
         modes=MODES,
-        requires=("regions", "region_edges"),
+        requires=("regions", "region_order"),
         every=4,
         place=200,
     ),

@@ -1,4 +1,4 @@
-"""The oracles ``compiles``, ``parity``, ``configs``, ``inference`` and ``refused``: results and settings."""
+"""The oracles ``compiles``, ``parity``, ``configs``, ``inference``, ``refused`` and ``region_boundary``."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import torch
 
 from pytest_regional._torch.config import INDUCTOR, patched_config
 from pytest_regional._torch.process_state import COMPILING
-from pytest_regional.fuzz.modes import MODES
-from pytest_regional.fuzz.oracles.example_run import ExampleRun, Run
-from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle, OracleViolationError, kinds_of
+from pytest_regional.fuzz.oracles.example_run import ExampleRun, NoClaim, Oracle, OracleViolationError, Run, kinds_of
 from pytest_regional.fuzz.oracles.watching import WatchedGraph, WatchedPartition
+from pytest_regional.fuzz.settings import MODES
 from pytest_regional.harness.parity.check import ParityCheck
 from pytest_regional.harness.parity.compare import Mismatch, compare_exceptions
 from pytest_regional.harness.parity.execution import Execution
@@ -36,15 +35,30 @@ def check_compiles(example: ExampleRun) -> None:
 def raise_failure(example: ExampleRun, run: Run, oracle: str = "compiles", stage: str = "") -> None:
     """Raise the error that says what a call of ``run`` raised; do nothing where none did."""
     for execution in run.executions:
-        if execution.exception is not None:
-            error = execution.exception
-            root = root_of(error)
-            raise example.violation(
-                oracle,
-                stage or stage_of(execution),
-                f"eager runs the program, the backend raises {type(root).__name__}: {message_of(root)}",
-                origin=origin_of(error, getattr(example.regional._spec.factory, "__module__", "")),
-            ) from error
+        said = "eager runs the program, the backend raises"
+        raise_exception(example, execution, oracle, stage or stage_of(execution), said)
+
+
+def raise_exception(example: ExampleRun, execution: Execution, oracle: str, stage: str, said: str) -> None:
+    """Raise the error that says what a call raised, behind what is ``said`` of it; do nothing where it did not."""
+    error = execution.exception
+    if error is not None:
+        root = root_of(error)
+        raise example.violation(
+            oracle,
+            stage,
+            f"{said} {type(root).__name__}: {message_of(root)}",
+            origin=origin_of(error, getattr(example.regional._spec.factory, "__module__", "")),
+        ) from error
+
+
+def raise_mismatches(
+    example: ExampleRun, mismatches: Sequence[Mismatch], oracle: str, said: str = "", stage: str = "run"
+) -> None:
+    """Raise the error that names differences, behind what is ``said`` of them; do nothing where there are none."""
+    if mismatches:
+        detail = f"{said}{'; '.join(map(str, mismatches[:4]))}"
+        raise example.violation(oracle, stage, detail, origin=kinds_of(mismatches))
 
 
 def stage_of(execution: Execution) -> str:
@@ -60,7 +74,14 @@ def goes_wrong_without_backend(example: ExampleRun, error: OracleViolationError)
     """Return whether AOTAutograd alone, which compiles nothing, breaks the same oracle with the same origin."""
     if not example.captured:
         return False
-    executions = _without_backend(example)
+    # On ``aot_eager``, up to the first case that fails.
+    executions: tuple[Execution, ...] = ()
+    with capture_alone(example) as alone:
+        compiled = alone.compile(alone.program)
+        for expected in example.expected:
+            executions += (example.execute(compiled, expected.inputs),)
+            if executions[-1].exception is not None:
+                break
     failed = executions[-1].exception
     if failed is not None:
         return error.oracle == "compiles" and origin_of(failed) == error.origin
@@ -86,18 +107,6 @@ def without_fake_strides(
     return list(mismatches)
 
 
-def _without_backend(example: ExampleRun) -> tuple[Execution, ...]:
-    """Run the cases on ``aot_eager``, up to the first that fails."""
-    with capture_alone(example) as alone:
-        compiled = alone.compile(alone.program)
-        executions: list[Execution] = []
-        for expected in example.expected:
-            executions.append(example.execute(compiled, expected.inputs))
-            if executions[-1].exception is not None:
-                break
-    return tuple(executions)
-
-
 def check_parity(example: ExampleRun) -> None:
     """Raise where the first or the second call differs from eager."""
     check_compiles(example)
@@ -109,13 +118,23 @@ def check_parity(example: ExampleRun) -> None:
     if {mismatch.kind for mismatch in mismatches} == {"stride"} and example.fake_disagreement:
         raise NoClaim(f"PyTorch's fake operators have other strides than eager: {example.fake_disagreement}")
     detail = "; ".join(map(str, mismatches[:4]))
+    blamed = None
+    if example.blame:
+        parity = ParityCheck(
+            example.regional,
+            example.program.function,
+            example.expected[0].inputs,
+            backward=None if example.trains else False,
+            options=example.options(example.program),
+        )
+        blamed = parity.blame_for(example.expected[1].inputs)
     more = f"; and {len(mismatches) - 4} more" if len(mismatches) > 4 else ""
     raise example.violation(
         "parity",
         "backward" if all("grad" in mismatch.where for mismatch in mismatches) else "run",
         f"{detail}{more}",
         origin=kinds_of(mismatches),
-        region=_blame(example) if example.blame else None,
+        region=blamed,
     )
 
 
@@ -131,26 +150,16 @@ def mismatches_of(example: ExampleRun, run: Run) -> list[Mismatch]:
     return [mismatch for mismatch in found if mismatch.kind != "draws"] or found
 
 
-def _blame(example: ExampleRun) -> str:
-    check = ParityCheck(
-        example.regional,
-        example.program.function,
-        example.expected[0].inputs,
-        backward=None if example.trains else False,
-        options=example.options(example.program),
-    )
-    return check.blame_for(example.expected[1].inputs)
-
-
 def check_configs(example: ExampleRun) -> None:
     """Raise where a partition was compiled under other settings, or where settings are others afterwards."""
-    run = example.cold
-    changed = [name for name, value in run.settings_before.items() if run.settings_after[name] != value]
+    watched = example.cold.watched
+    changed = [name for name, value in watched.settings_before.items() if watched.settings_after[name] != value]
     if changed:
+        named = ", ".join(f"torch._inductor.config.{name}" for name in changed[:3])
         raise example.violation(
-            "configs", "run", f"after the compile {_named(changed)} is not what it was", origin="settings leak"
+            "configs", "run", f"after the compile {named} is not what it was", origin="settings leak"
         )
-    graphs = [graph for graph in run.watched.graphs if graph.partitions]
+    graphs = [graph for graph in watched.graphs if graph.partitions]
     if not graphs:
         raise NoClaim("no region was handed to Inductor")
     for graph in graphs:
@@ -199,10 +208,6 @@ def _reason(asked: dict[str, Any], name: str) -> str:
     return "its annotation says" if name in asked else "its annotation says nothing of it, and outside it is"
 
 
-def _named(names: list[str]) -> str:
-    return ", ".join(f"torch._inductor.config.{name}" for name in names[:3])
-
-
 def check_inference(example: ExampleRun) -> None:
     """Raise where the program without gradients fails or differs from eager, its training compiled before."""
     if not example.trains:
@@ -212,13 +217,7 @@ def check_inference(example: ExampleRun) -> None:
     run = inference.run(inference.program)
     raise_failure(inference, run, "inference")
     mismatches = without_fake_strides(inference, inference.expected[0].inputs, mismatches_of(inference, run))
-    if mismatches:
-        raise inference.violation(
-            "inference",
-            "run",
-            f"without gradients: {'; '.join(map(str, mismatches[:4]))}",
-            origin=kinds_of(mismatches),
-        )
+    raise_mismatches(inference, mismatches, "inference", "without gradients: ")
 
 
 def check_refused(example: ExampleRun) -> None:
@@ -235,6 +234,25 @@ def check_refused(example: ExampleRun) -> None:
         found = "nothing raised" if compiled.exception is None else type(root_of(compiled.exception)).__name__
         origin = f"{found} for {type(eager.exception).__name__}"
         raise example.violation("refused", "run", str(report.mismatches[0]), origin=origin)
+
+
+def check_region_boundary(example: ExampleRun) -> None:
+    """Raise where a value crossed a boundary with another dtype, shape, layout or memory than the graph says."""
+    graphs = example.cold.watched.graphs
+    found = example.cold.watched.boundary_errors
+    if all(" with strides" in message for message in found) and found and example.fake_disagreement:
+        raise NoClaim(f"PyTorch's fake operators have other strides than eager: {example.fake_disagreement}")
+    if found:
+        kind = next(
+            word for word in ("dtype", "shape", "strides", "storage offset", "memory", "view") if word in found[0]
+        )
+        stage = "backward" if "backward graph" in found[0] else "run"
+        way = " that enters" if "enters" in found[0] else ""
+        raise example.violation(
+            "region_boundary", stage, "; ".join(found[:4]), origin=f"{kind} of a value{way} a region"
+        )
+    if not any(graph.shows and graph.calls for graph in graphs):
+        raise NoClaim("no compiled graph shows the calls of its regions")
 
 
 ORACLES = (
@@ -276,5 +294,13 @@ ORACLES = (
         every=0,
         place=230,
         fails_in_capture=True,
+    ),
+    Oracle(
+        "region_boundary",
+        "What crosses a region's boundary has the dtype, shape, strides and memory that the graph was traced with.",
+        check_region_boundary,
+        modes=MODES,
+        requires=("regions",),
+        place=20,
     ),
 )

@@ -16,17 +16,16 @@ rule of parity. Eager has to compute the same bits for both programs: else nothi
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from pytest_regional.fuzz.model.building import Builder, Refused, check_buildable
-from pytest_regional.fuzz.model.claims import disclaimed, memory_of, needs_of, uses_rng
-from pytest_regional.fuzz.model.program import Program, ProgramError, Region, Scope, Step
-from pytest_regional.fuzz.modes import INTERPRETED
+from pytest_regional.fuzz.model.building import Builder, Refused, is_buildable
+from pytest_regional.fuzz.model.claims import disclaimed, draws, memory_of, needs_of
+from pytest_regional.fuzz.model.program import Program, Region, Scope, Step
 from pytest_regional.fuzz.operators.table import operator_named
-from pytest_regional.fuzz.oracles.example_run import ExampleRun
-from pytest_regional.fuzz.oracles.oracle import NoClaim, Oracle, kinds_of
-from pytest_regional.fuzz.oracles.parity import mismatches_of, raise_failure, without_fake_strides
+from pytest_regional.fuzz.oracles.example_run import ExampleRun, NoClaim, Oracle, kinds_of
+from pytest_regional.fuzz.oracles.parity import mismatches_of, raise_failure, raise_mismatches, without_fake_strides
+from pytest_regional.fuzz.settings import INTERPRETED
 from pytest_regional.harness.parity.compare import BadProgramError, compare
 
 
@@ -61,48 +60,35 @@ def check_rewrites(example: ExampleRun) -> None:
         raise NoClaim(f"with {rewrite.what}, eager computes other bits")
     raise_failure(other, other.cold, "rewrites")
     own = without_fake_strides(other, other.expected[0].inputs, mismatches_of(other, other.cold))
-    if own:
-        raise example.violation(
-            "rewrites", "run", f"with {rewrite.what}, it differs from eager: {_shown(own)}", origin=kinds_of(own)
-        )
+    raise_mismatches(example, own, "rewrites", f"with {rewrite.what}, it differs from eager: ")
     exact = rewrite.same_operators and (example.mode in INTERPRETED or example.alone)
     first, second = example.cold.executions[0], other.cold.executions[0]
     differs = (
         compare(first, second, level="bitwise") if exact else compare(first, second, example.expected[0].fp64)
     ).mismatches
     if differs:
-        detail = f"with {rewrite.what}, the compiled program gives another result: {_shown(differs)}"
+        detail = f"with {rewrite.what}, the compiled program gives another result: {'; '.join(map(str, differs[:4]))}"
         raise example.violation("rewrites", "run", detail, origin=f"other bits: {kinds_of(differs)}")
 
 
-def _shown(mismatches: Sequence[object]) -> str:
-    return "; ".join(map(str, mismatches[:4]))
-
-
 def rewritten(program: Program, chance: random.Random, without: frozenset[str] = frozenset()) -> Rewrite | None:
-    """Return one rewrite of ``program``, of the kinds that fit it; None where none does.
+    """Return one rewrite of ``program``, of the kinds that fit it; None where none does, or regions have an order.
 
     Args:
         program: what to rewrite.
         chance: draws the rewrite.
         without: capabilities that the rewrite may need only where the program does.
     """
+    if any(region.after for region in program.regions):
+        return None
     kinds = list(KINDS)
     chance.shuffle(kinds)
     for kind in kinds:
         for rewrite in kind(program, chance):
             needs = needs_of(rewrite.program) - needs_of(program)
-            if rewrite.program.source != program.source and not needs & without and _builds(rewrite.program):
+            if rewrite.program.source != program.source and not needs & without and is_buildable(rewrite.program):
                 return rewrite
     return None
-
-
-def _builds(program: Program) -> bool:
-    try:
-        check_buildable(program)
-    except ProgramError:
-        return False
-    return True
 
 
 # Regions
@@ -117,7 +103,7 @@ def move_border(program: Program, chance: random.Random) -> Iterator[Rewrite]:
         for other in (one - 1, one + 1)
         if 0 <= other < len(steps)
         and steps[one].scope != steps[other].scope
-        and _only_regions_differ(program, one, other)
+        and steps[one].contexts == steps[other].contexts
     ]
     chance.shuffle(beside)
     for one, other in beside:
@@ -125,19 +111,8 @@ def move_border(program: Program, chance: random.Random) -> Iterator[Rewrite]:
         yield Rewrite(f"statement {one} in the region of its neighbour", _with_step(program, one, scoped))
 
 
-def _only_regions_differ(program: Program, one: int, other: int) -> bool:
-    plain = [tuple(c for c in program.steps[at].scope if not isinstance(c, Region)) for at in (one, other)]
-    return plain[0] == plain[1] and not _ordered(program)
-
-
-def _ordered(program: Program) -> bool:
-    return any(region.after for region in program.regions)
-
-
 def split_region(program: Program, chance: random.Random) -> Iterator[Rewrite]:
     """Give the second part of a region another name."""
-    if _ordered(program):
-        return
     regions = [region for region in program.regions if region.name is not None]
     chance.shuffle(regions)
     for region in regions:
@@ -155,7 +130,7 @@ def split_region(program: Program, chance: random.Random) -> Iterator[Rewrite]:
 def merge_regions(program: Program, chance: random.Random) -> Iterator[Rewrite]:
     """Give two regions one name and the settings of one of them."""
     regions = list(program.regions)
-    if _ordered(program) or len(regions) < 2:
+    if len(regions) < 2:
         return
     kept, gone = chance.sample(regions, 2)
     steps = tuple(replace(step, scope=_exchanged(step.scope, gone, kept)) for step in program.steps)
@@ -168,8 +143,6 @@ def _exchanged(scope: Scope, old: Region, new: Region) -> Scope:
 
 def annotate_statement(program: Program, chance: random.Random) -> Iterator[Rewrite]:
     """Put an annotation around one statement that has none, or take away the one that it has."""
-    if _ordered(program):
-        return
     places = list(range(len(program.steps)))
     chance.shuffle(places)
     for at in places:
@@ -178,8 +151,8 @@ def annotate_statement(program: Program, chance: random.Random) -> Iterator[Rewr
             changed = replace(step, scope=(*step.scope, Region("alone")))
             yield Rewrite(f"an annotation around statement {at}", _with_step(program, at, changed))
         elif operator_named(step.operator).operands:
-            plain = tuple(context for context in step.scope if not isinstance(context, Region))
-            yield Rewrite(f"no annotation around statement {at}", _with_step(program, at, replace(step, scope=plain)))
+            plain = replace(step, scope=step.contexts)
+            yield Rewrite(f"no annotation around statement {at}", _with_step(program, at, plain))
 
 
 # Statements
@@ -187,8 +160,6 @@ def annotate_statement(program: Program, chance: random.Random) -> Iterator[Rewr
 
 def exchange_statements(program: Program, chance: random.Random) -> Iterator[Rewrite]:
     """Exchange two neighbours that have nothing to do with each other; both keep their scope."""
-    if _ordered(program):
-        return
     memory = _memory(program)
     if memory is None:
         return
@@ -211,26 +182,21 @@ def _memory(program: Program) -> dict[int, int] | None:
             builder.add(step)
         except Refused:
             return None
-        made = [builder.values[number].tensor for number in step.results if number in builder.values]
-        kept += made  # memory that is freed is soon another value's
-        found |= {
-            number: memory_of(builder.values[number].tensor) for number in step.results if number in builder.values
-        }
+        for number in step.results:
+            if number in builder.values:
+                found[number] = memory_of(builder.values[number].tensor)
+                kept.append(builder.values[number].tensor)  # memory that is freed is soon another value's
     return found
 
 
 def _independent(program: Program, first: Step, second: Step, memory: dict[int, int]) -> bool:
-    if any(_draws(program, step) for step in (first, second)) or set(first.results) & set(second.operands):
+    if draws(first, program.blocks) or draws(second, program.blocks) or set(first.results) & set(second.operands):
         return False
     written = [
         {memory.get(step.operands[at]) for at in operator_named(step.operator).writes} for step in (first, second)
     ]
     touched = [{memory.get(number) for number in (*step.operands, *step.results)} for step in (first, second)]
     return not (written[0] & touched[1] or written[1] & touched[0])
-
-
-def _draws(program: Program, step: Step) -> bool:
-    return uses_rng(step) or any(uses_rng(inner) for index in step.blocks for inner in program.blocks[index].steps)
 
 
 #: What may stand between a value and its reader: operators with fixed parameters.
@@ -247,8 +213,6 @@ _READERS = ("pointwise", "comparison", "reduction", "matmul", "norm", "integer")
 
 def insert_identity(program: Program, chance: random.Random) -> Iterator[Rewrite]:
     """Put an operator that changes nothing between a value and one reader of it, in the reader's region or in none."""
-    if _ordered(program):
-        return
     places = [
         (at, position)
         for at, step in enumerate(program.steps)
@@ -261,8 +225,7 @@ def insert_identity(program: Program, chance: random.Random) -> Iterator[Rewrite
     for at, position in places[:4]:
         step = program.steps[at]
         what, name, parameters = chance.choice(_IDENTITIES)
-        plain = tuple(context for context in step.scope if not isinstance(context, Region))
-        scope = chance.choice((plain, step.scope))
+        scope = chance.choice((step.contexts, step.scope))
         inserted = Step(name, (step.operands[position],), parameters, (free,), scope)
         operands = tuple(free if index == position else number for index, number in enumerate(step.operands))
         steps = (*program.steps[:at], inserted, replace(step, operands=operands), *program.steps[at + 1 :])
@@ -297,5 +260,3 @@ ORACLES = (
         after_parity=True,
     ),
 )
-
-__all__ = ["KINDS", "ORACLES", "Rewrite", "rewritten"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,6 @@ from pytest_regional._torch import config, fx_graphs, inductor
 from pytest_regional._torch.fx_graphs import is_gradient_sum
 from pytest_regional._torch.operators import hides_a_view, is_higher_order_op, is_op_overload, schema_of
 from pytest_regional._torch.tracing import storage_key
-from pytest_regional.fuzz.oracles.region_boundary import BoundaryChecker
 from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.annotated import RegionId
 from pytest_regional.harness.observe.listeners import CompileListener
@@ -126,6 +126,153 @@ class WatchedGraph:
         return name
 
 
+class BoundaryChecker:
+    """Checks that what enters and leaves compiled regions is what the graph was traced with, whenever it runs.
+
+    The outer graph was traced with fake values: their dtypes, shapes, strides and storages are what eager operators
+    around a region, and the region's own code, rely on. The compiled graph is run node by node, and every value that
+    enters a region, or that anybody else reads and a region made, is held against the fake value that stands for it.
+
+    Nodes that the backend added carry no fake value; what they read is not checked, so a backend may restore strides
+    behind a region. What they make of it, which stands for the region's value from there on, is checked in its place.
+    Memory shared by values whose fake values share none is a fault, unless the body of a higher-order operator hides
+    it, or the graph makes both of one value by views. Memory no longer shared is one only between a region's input and
+    its output, which the graph says is a view of it.
+
+    Args:
+        kind: of the graph, for messages.
+        found: where messages go, each once.
+        may_share: returns for a region's artifact, the position of a result, and that of another, or None for an input,
+            whether they may share memory although their fake values do not.
+        interpreted: whether regions run as eager operators.
+    """
+
+    def __init__(
+        self, kind: str, found: list[str], may_share: Callable[[Any, int, int | None], bool], *, interpreted: bool
+    ) -> None:
+        self._kind, self._found, self._may_share, self._interpreted = kind, found, may_share, interpreted
+
+    def watch(self, gm: GraphModule) -> None:
+        """Have calls of ``gm`` checked."""
+        boxed = fx_graphs.takes_one_list(gm)
+
+        def forward(original: Any, inputs: tuple[Any, ...]) -> Any:
+            given = list(inputs[0]) if boxed else list(inputs)
+            if boxed:
+                inputs[0].clear()
+            return fx_graphs.run_checked(gm, given, self._check)
+
+        fx_graphs.replace_forward(gm, forward)
+
+    def _check(self, node: torch.fx.Node, given: tuple[Any, ...], result: Any) -> None:
+        if inductor.artifact_behind(node.target) is not None:
+            self._check_call(node, given, result)
+        elif "val" in node.meta or node.op == "output":
+            for argument, value in zip(node.all_input_nodes, given, strict=True):
+                if inductor.artifact_behind(_made_by(argument).target) is not None:
+                    self._compare(argument, value, "leaves", _made_by(argument))
+
+    def _check_call(self, node: torch.fx.Node, given: tuple[Any, ...], result: Any) -> None:
+        for argument, value in zip(node.all_input_nodes, given, strict=True):
+            self._compare(argument, value, "enters", node)
+        results = list(result) if isinstance(result, list | tuple) else [result]
+        expected = {user.args[1]: user for user in node.users if user.target is operator.getitem}
+        leaving = {index: (user, results[index]) for index, user in expected.items() if index < len(results)}
+        self._compare_memory(node, list(zip(node.all_input_nodes, given, strict=True)), leaving)
+
+    def _compare(self, source: torch.fx.Node, value: Any, how: str, region: torch.fx.Node) -> None:
+        wrong = difference(source.meta.get("val"), value, offset=how == "leaves" and not self._interpreted)
+        if wrong:
+            self._note(f"a value {how} {_region_name(region)} of the {self._kind} graph with {wrong}")
+
+    def _compare_memory(
+        self,
+        region: torch.fx.Node,
+        entering: list[tuple[torch.fx.Node, Any]],
+        leaving: dict[int, tuple[torch.fx.Node, Any]],
+    ) -> None:
+        artifact = inductor.artifact_behind(region.target)
+        output = f"an output of {_region_name(region)} of the {self._kind} graph"
+        known: list[tuple[int | None, torch.fx.Node, Any]] = [(None, *one) for one in entering]
+        for index, (node, value) in leaving.items():
+            for other, of, held in known:
+                said, is_so = _share(node.meta.get("val"), of.meta.get("val")), _share(value, held)
+                if said is None or is_so is None or said == is_so:
+                    continue
+                what = "an input" if other is None else "another output"
+                if is_so and not self._may_share(artifact, index, other):
+                    self._note(f"{output} shares memory with {what}")
+                # One that is computed again has the fake value of a twin, whose memory it does not share.
+                elif not is_so and other is None and node.meta.get("recompute") is None:
+                    self._note(f"{output} is no view of {what} now")
+            known.append((index, node, value))
+
+    def _note(self, message: str) -> None:
+        if message not in self._found:
+            self._found.append(message)
+
+
+def _region_name(region: torch.fx.Node) -> str:
+    found = annotated.region_of(region)
+    return f"region {found[0]!r}" if found else "a region"
+
+
+def _made_by(node: torch.fx.Node) -> torch.fx.Node:
+    """Return what computed ``node``, through everything that only restores its strides."""
+    while node.op == "call_function" and (node.target is operator.getitem or _restores(node)):
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _restores(node: torch.fx.Node) -> bool:
+    """Return whether the backend added ``node`` behind a region: without a fake value, or with that of its input."""
+    if inductor.artifact_behind(node.target) is not None or not node.all_input_nodes:
+        return False
+    value, source = node.meta.get("val"), node.all_input_nodes[0].meta.get("val")
+    return value is None or source is None or value is source
+
+
+def difference(expected: Any, value: Any, *, offset: bool = True) -> str:
+    """Return in what ``value`` differs from the fake value that stands for it; empty where it does not.
+
+    Args:
+        expected: the fake value.
+        value: the real one.
+        offset: whether a storage offset counts that is aligned in the one only. Some eager operators, such as
+            ``select_scatter``, keep their input's offset and their fake counterparts do not.
+    """
+    if not isinstance(expected, torch.Tensor) or not isinstance(value, torch.Tensor):
+        return ""
+    if expected.dtype != value.dtype:
+        return f"dtype {value.dtype}, not {expected.dtype}"
+    sizes = [(said, size) for said, size in zip(expected.shape, value.shape, strict=False) if type(said) is int]
+    if expected.dim() != value.dim() or any(said != size for said, size in sizes):
+        return f"shape {tuple(value.shape)}, not {tuple(expected.shape)}"
+    if value.layout != torch.strided or expected.layout != torch.strided:
+        return ""
+    strides = zip(value.shape, expected.stride(), value.stride(), strict=True)
+    if value.numel() and any(size > 1 and type(said) is int and said != found for size, said, found in strides):
+        return f"strides {value.stride()}, not {tuple(expected.stride())}"
+    said, found = expected.storage_offset(), value.storage_offset()
+    size = value.element_size()
+    if offset and type(said) is int and said * size % _ALIGNMENT == 0 and found * size % _ALIGNMENT:
+        return f"storage offset {found}, not {said}"
+    return ""
+
+
+#: Bytes that vectors of generated code are aligned to.
+_ALIGNMENT = 16
+
+
+def _share(one: Any, other: Any) -> bool | None:
+    """Return whether two tensors share memory; None where that cannot be told."""
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return None
+    if one.layout != torch.strided or other.layout != torch.strided or not one.numel() or not other.numel():
+        return None
+    return storage_key(one) == storage_key(other)
+
+
 class Watched(CompileListener):
     """Everything seen while :func:`watching`.
 
@@ -133,12 +280,15 @@ class Watched(CompileListener):
         graphs: in the order in which their compiles began.
         boundary_errors: what is wrong with values at boundaries, as far as they were checked.
         artifacts: partitions by the identity of what Inductor made of them.
+        settings_before: Inductor's settings before, and ``settings_after`` those afterwards; none where none are noted.
     """
 
     def __init__(self, settings: Sequence[str], *, checks_boundary: bool, interpreted: bool) -> None:
         self.graphs: list[WatchedGraph] = []
         self.boundary_errors: list[str] = []
         self.artifacts: dict[int, WatchedPartition] = {}
+        self.settings_before: dict[str, Any] = {}
+        self.settings_after: dict[str, Any] = {}
         self._kept: list[Any] = []
         self._settings = settings
         self._checks_boundary, self._interpreted = checks_boundary, interpreted
@@ -159,24 +309,27 @@ class Watched(CompileListener):
     def compiling_region(self, gm: Any, inputs: Sequence[Any]) -> Iterator[Callable[[Any], None]]:
         """Note a partition, and what Inductor makes of it."""
         nodes = list(gm.graph.nodes)
-        asked = {repr(annotated.region_of(node)): annotated.configs_of(node) for node in nodes if _is_marked(node)}
+        regions = ((node, annotated.region_of(node)) for node in nodes)
+        asked = {repr(region): annotated.configs_of(node) for node, region in regions if region is not None}
+        results = gm.graph.output_node().args[0]
         partition = WatchedPartition(
             tuple(map(node_info, nodes)),
             tuple(asked.values()),
             config.inductor_settings_now(self._settings),
             shape_of(gm, inputs),
             any(is_higher_order_op(node.target) for node in nodes),
-            _results_of(gm),
+            tuple(getattr(one, "name", "") for one in (results if isinstance(results, list | tuple) else [results])),
         )
         graph = getattr(self._current, "graph", None)
         if graph is not None:
             graph.partitions.append(partition)
-        yield lambda artifact: self._compiled(partition, artifact)
 
-    def _compiled(self, partition: WatchedPartition, artifact: Any) -> None:
-        partition.artifact = id(artifact)
-        self.artifacts[id(artifact)] = partition
-        self._kept.append(artifact)  # an identity is one only while the object lives
+        def compiled(artifact: Any) -> None:
+            partition.artifact = id(artifact)
+            self.artifacts[id(artifact)] = partition
+            self._kept.append(artifact)  # an identity is one only while the object lives
+
+        yield compiled
 
     def _finish(self, graph: WatchedGraph, result: Any) -> None:
         gm = fx_graphs.graph_module_in(result)
@@ -226,16 +379,6 @@ def graphs_of(gm: Any, seen: set[int] | None = None) -> Iterator[Any]:
             yield from graphs_of(body, seen)
 
 
-def _results_of(gm: Any) -> tuple[str, ...]:
-    """Return the names of the nodes that a subgraph returns the values of; "" for what is no node."""
-    results = gm.graph.output_node().args[0]
-    return tuple(getattr(one, "name", "") for one in (results if isinstance(results, list | tuple) else [results]))
-
-
-def _is_marked(node: Any) -> bool:
-    return annotated.region_of(node) is not None
-
-
 def node_info(node: Any) -> NodeInfo:
     """Look at ``node``."""
     return NodeInfo(
@@ -251,20 +394,15 @@ def node_info(node: Any) -> NodeInfo:
 
 def _operator_of(node: Any) -> str | None:
     """Return a node's operator; None for plumbing and for sizes, which a backend reads and computes where it likes."""
-    return None if _computes_size(node) else annotated.operator_of(node)
-
-
-def _computes_size(node: Any) -> bool:
-    """Return whether ``node`` makes a number out of numbers, or of a tensor's sizes and not of its elements."""
-    if node.op != "call_function":
-        return False
+    # A number out of numbers, or of a tensor's sizes and not of its elements.
     if is_op_overload(node.target):
-        return bool(schema_of(node.target).name.startswith("aten::sym_"))
-    return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool))
+        of_sizes = schema_of(node.target).name.startswith("aten::sym_")
+    else:
+        of_sizes = isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool))
+    return None if node.op == "call_function" and of_sizes else annotated.operator_of(node)
 
 
 def _is_view(node: Any) -> bool:
-
     if node.op != "call_function" or not is_op_overload(node.target):
         return False
     aliases = [value.alias_info for value in schema_of(node.target).returns]
@@ -336,8 +474,10 @@ def watching(
         interpreted: whether regions run as eager operators, in the mode ``interpret``.
     """
     watched = Watched(settings, checks_boundary=checks_boundary, interpreted=interpreted)
+    watched.settings_before = config.config_values(config.INDUCTOR) if settings else {}
     regional.observer.listeners.append(watched)
     try:
         yield watched
     finally:
         regional.observer.listeners.remove(watched)
+    watched.settings_after = config.config_values(config.INDUCTOR) if settings else {}

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pytest_regional._base.processes import cpu_seconds
 from pytest_regional.fuzz.model.arguments import CONTENT_SOURCES, LAYOUTS, PARTS, TensorInput
 from pytest_regional.fuzz.model.building import Builder, Refused
 from pytest_regional.fuzz.model.claims import REFUSALS
-from pytest_regional.fuzz.model.program import Block, Context, Program, Region, Scope, Step, renumbered
+from pytest_regional.fuzz.model.program import Block, Context, Program, Region, Step, renumbered
 from pytest_regional.fuzz.operators.operator import Picks
 from pytest_regional.fuzz.operators.table import operator_named, operators
 from pytest_regional.fuzz.settings import ProgramSetting
@@ -39,16 +40,7 @@ class Candidate:
     @classmethod
     def of(cls, program: Program) -> Candidate:
         """Return the candidate that changes nothing."""
-        return cls(
-            program.arguments,
-            program.steps,
-            program.outputs,
-            program.blocks,
-            program.training,
-            program.dynamic,
-            program.partitioner,
-            program.settings,
-        )
+        return cls(**{one.name: getattr(program, one.name) for one in fields(cls) if one.name != "dropped"})
 
 
 def rebuild(candidate: Candidate, original: Program, *, elements: int | None = None) -> Program | None:
@@ -69,7 +61,13 @@ def rebuild(candidate: Candidate, original: Program, *, elements: int | None = N
         rewired = replace(step, operands=tuple(substitutes.get(number, number) for number in step.operands))
         if position in candidate.dropped or not _add(builder, rewired):
             for number in step.results:
-                substitutes.update(_substitute(builder, number, rewired, before))
+                # A value of the same shape and dtype takes its place, if there is one.
+                wanted = before.get(number)
+                for other in (*rewired.operands, *builder.values) if wanted else ():
+                    value = builder.values.get(other)
+                    if wanted and value and (value.shape, value.dtype) == (wanted.shape, wanted.dtype):
+                        substitutes[number] = other
+                        break
     outputs = dict.fromkeys(range(len(candidate.outputs)))
     made = [substitutes.get(candidate.outputs[position], candidate.outputs[position]) for position in outputs]
     kept = [number for number in made if number in builder.values]
@@ -88,35 +86,17 @@ def _values_of(program: Program) -> Mapping[int, ProgramValue]:
 
 
 def _add(builder: Builder, step: Step) -> bool:
-    return _fits(builder, step) or _fits(builder, _with_simplest_parameters(builder, step))
-
-
-def _fits(builder: Builder, step: Step | None) -> bool:
-    if step is None:
-        return False
-    try:
+    with contextlib.suppress(Refused):
         builder.add(step)
-    except Refused:
-        return False
-    return True
-
-
-def _with_simplest_parameters(builder: Builder, step: Step) -> Step | None:
-    operator = operator_named(step.operator)
+        return True
     if not step.parameters or not all(number in builder.values for number in step.operands):
-        return None
-    parameters = builder.parameters(operator, step.operands, Picks(()))
-    return None if parameters is None else replace(step, parameters=parameters)
-
-
-def _substitute(builder: Builder, number: int, step: Step, before: Mapping[int, ProgramValue]) -> dict[int, int]:
-    """Map ``number``, which ``step`` would have made, to a value of the same shape and dtype, if there is one."""
-    wanted = before.get(number)
-    for other in (*step.operands, *builder.values):
-        value = builder.values.get(other)
-        if wanted and value and (value.shape, value.dtype) == (wanted.shape, wanted.dtype):
-            return {number: other}
-    return {}
+        return False
+    simplest = builder.parameters(operator_named(step.operator), step.operands, Picks(()))
+    if simplest is not None:
+        with contextlib.suppress(Refused):
+            builder.add(replace(step, parameters=simplest))
+            return True
+    return False
 
 
 # What is simpler
@@ -137,20 +117,16 @@ def cost(program: Program) -> tuple[float, ...]:
         sum(_argument_cost(argument) for argument in program.arguments),
         program.training + (program.dynamic is not None) + (program.partitioner is not None) + len(program.settings),
         sum(_places()[step.operator] for step in steps),
-        sum(map(len, _switches(program))),
+        # Where a context begins that the step before does not stand in.
+        sum(
+            context not in before.scope[depth : depth + 1]
+            for before, step in zip((Step(""), *program.steps), program.steps, strict=False)
+            for depth, context in enumerate(step.scope)
+        ),
         sum(_weight(value) for step in steps for _, value in step.parameters),
-        sum(_name_cost(region) for region in regions),
+        sum(sum(map(ord, str(region.name))) if region.name is not None else 1 for region in regions),
         sum(number for step in steps for number in step.operands),
     )
-
-
-def _switches(program: Program) -> list[list[int]]:
-    """Return where a context begins that the step before does not stand in."""
-    steps = program.steps
-    return [
-        [depth for depth, context in enumerate(step.scope) if context not in before.scope[depth : depth + 1]]
-        for before, step in zip((Step(""), *steps), steps, strict=False)
-    ]
 
 
 @functools.cache
@@ -179,10 +155,6 @@ def _weight(value: object) -> float:
     if value is None:
         return 0.0
     return min(abs(float(value)), 100.0) if isinstance(value, (bool, int, float)) else 1.0
-
-
-def _name_cost(region: Region) -> int:
-    return sum(map(ord, str(region.name))) if region.name is not None else 1
 
 
 Edit: TypeAlias = Callable[[Program], Iterator[Candidate]]
@@ -226,17 +198,13 @@ def drop_outputs(program: Program) -> Iterator[Candidate]:
 
 def rewire_operands(program: Program) -> Iterator[Candidate]:
     """Let a step, or the program's end, read an earlier value instead, so that a step between is not needed."""
+    made = [*range(len(program.arguments)), *(result for step in program.steps for result in step.results)]
     for place in range(len(program.steps) - 1, -1, -1):
         step = program.steps[place]
         for position, number in enumerate(step.operands):
-            for other in _earlier(program, number):
+            for other in made[: made.index(number)]:
                 operands = (*step.operands[:position], other, *step.operands[position + 1 :])
                 yield _with_step(program, place, replace(step, operands=operands))
-
-
-def _earlier(program: Program, number: int) -> list[int]:
-    made = [*range(len(program.arguments)), *(result for step in program.steps for result in step.results)]
-    return made[: made.index(number)]
 
 
 def _with_step(program: Program, place: int, step: Step) -> Candidate:
@@ -248,17 +216,13 @@ def read_one_operand(program: Program) -> Iterator[Candidate]:
     for place, step in enumerate(program.steps):
         if len(step.operands) > 1 or step.blocks:
             for number in dict.fromkeys(step.operands):
-                for name in _SIMPLEST:
+                for name in ("sin", "neg", "clone"):  # of floating-point numbers, and of anything
                     simple = Step(name, (number,), (), step.results[:1], step.scope)
                     yield _without_unused_blocks(_with_step(program, place, simple))
 
 
-#: Operators of one operand, of floating-point numbers and of anything.
-_SIMPLEST = ("sin", "neg", "clone")
-
-
 def simplify_operators(program: Program) -> Iterator[Candidate]:
-    """Replace an operator by a simpler one that takes as many operands, parameters and results: few of each family.
+    """Replace an operator by a simpler one that takes as many operands, parameters and results: two of each family.
 
     If no simple operator of a family shows a failure, the others hardly do, and there are up to two hundred
     (``docs/fuzzing-programs.md`` says what asking them all cost).
@@ -269,7 +233,9 @@ def simplify_operators(program: Program) -> Iterator[Candidate]:
         for other in operators().values():
             if other is operator:
                 break
-            if asked[other.family] == _ASKED_OF_A_FAMILY or not _alike(other, operator):
+            names = ("results", "writes", "calls", "unbacked")
+            alike = all(getattr(other, name) == getattr(operator, name) for name in names)
+            if asked[other.family] == 2 or not alike or len(other.operands) != len(operator.operands):
                 continue
             if other.choose is operator.choose:
                 asked[other.family] += 1
@@ -277,16 +243,6 @@ def simplify_operators(program: Program) -> Iterator[Candidate]:
             elif not other.parameter_names:
                 asked[other.family] += 1
                 yield _with_step(program, place, replace(step, operator=other.name, parameters=()))
-
-
-#: So many operators of one family take the place of another one.
-_ASKED_OF_A_FAMILY = 2
-
-
-def _alike(other: Any, operator: Any) -> bool:
-    return all(
-        getattr(other, name) == getattr(operator, name) for name in ("results", "writes", "calls", "unbacked")
-    ) and len(other.operands) == len(operator.operands)
 
 
 def simplify_parameters(program: Program) -> Iterator[Candidate]:
@@ -371,24 +327,27 @@ def shrink_shapes(program: Program) -> Iterator[Candidate]:
     """Give all arguments the same few sizes, then make one size after the other smaller wherever it occurs."""
     few: tuple[tuple[int, ...], ...] = ((), (1,), (2,), (2, 2))
     for shape in few:
-        yield _with_arguments(program, [_shaped(argument, shape) for argument in program.arguments])
+        yield _with_arguments(
+            program,
+            [
+                replace(argument, shape=shape, dynamic=tuple(one for one in argument.dynamic if one < len(shape)))
+                for argument in program.arguments
+            ],
+        )
     sizes = sorted({size for argument in program.arguments for size in argument.shape}, reverse=True)
     for size in sizes:
         for smaller in sorted({1, 2, size // 2, size - 1}):
             if 0 < smaller < size:
-                yield _with_arguments(program, [_resized(argument, size, smaller) for argument in program.arguments])
+                yield _with_arguments(program, [resized(argument, size, smaller) for argument in program.arguments])
     for index, argument in enumerate(program.arguments):
         for shape in (argument.shape[1:], argument.shape[:-1]):
             if argument.shape:
                 yield _with_argument(program, index, replace(argument, shape=shape, dynamic=()))
 
 
-def _shaped(argument: TensorInput, shape: tuple[int, ...]) -> TensorInput:
-    return replace(argument, shape=shape, dynamic=tuple(one for one in argument.dynamic if one < len(shape)))
-
-
-def _resized(argument: TensorInput, size: int, smaller: int) -> TensorInput:
-    return replace(argument, shape=tuple(smaller if old == size else old for old in argument.shape))
+def resized(argument: TensorInput, size: int, other: int) -> TensorInput:
+    """Return ``argument`` with another size wherever ``size`` occurs."""
+    return replace(argument, shape=tuple(other if old == size else old for old in argument.shape))
 
 
 # Blocks
@@ -434,21 +393,15 @@ def drop_block_steps(program: Program) -> Iterator[Candidate]:
     for index, block in enumerate(program.blocks):
         for place in range(len(block.steps) - 1, -1, -1):
             if len(block.steps) > 1:
-                yield _with_block(program, index, _without_block_step(block, place))
-
-
-def _without_block_step(block: Block, place: int) -> Block:
-    gone = block.steps[place]
-    substitutes = dict.fromkeys(gone.results, gone.operands[0])
-    steps = tuple(
-        replace(step, operands=tuple(substitutes.get(number, number) for number in step.operands))
-        for step in (*block.steps[:place], *block.steps[place + 1 :])
-    )
-    return replace(block, steps=steps, result=substitutes.get(block.result, block.result))
-
-
-def _with_block(program: Program, index: int, block: Block) -> Candidate:
-    return replace(Candidate.of(program), blocks=(*program.blocks[:index], block, *program.blocks[index + 1 :]))
+                gone = block.steps[place]
+                substitutes = dict.fromkeys(gone.results, gone.operands[0])
+                steps = tuple(
+                    replace(step, operands=tuple(substitutes.get(number, number) for number in step.operands))
+                    for step in (*block.steps[:place], *block.steps[place + 1 :])
+                )
+                shorter = replace(block, steps=steps, result=substitutes.get(block.result, block.result))
+                blocks = (*program.blocks[:index], shorter, *program.blocks[index + 1 :])
+                yield replace(Candidate.of(program), blocks=blocks)
 
 
 def _without_unused_blocks(candidate: Candidate) -> Candidate:
@@ -463,18 +416,24 @@ def _without_unused_blocks(candidate: Candidate) -> Candidate:
 
 def drop_contexts(program: Program) -> Iterator[Candidate]:
     """Take all contexts away, then one kind everywhere, then one at one step."""
-    yield _rescoped(program, lambda scope: ())
-    for context in dict.fromkeys(context for step in program.all_steps() for context in step.scope):
-        yield _rescoped(program, functools.partial(_without, gone=context))
+    contexts = dict.fromkeys(context for step in program.all_steps() for context in step.scope)
+    yield _rescoped(program, dict.fromkeys(contexts))
+    for context in contexts:
+        yield _rescoped(program, {context: None})
     for place, step in enumerate(program.steps):
         for depth in range(len(step.scope)):
             scope = (*step.scope[:depth], *step.scope[depth + 1 :])
             yield _with_step(program, place, replace(step, scope=scope))
 
 
-def _rescoped(program: Program, change: Callable[[Scope], Scope]) -> Candidate:
+def _rescoped(program: Program, changes: Mapping[Region | Context, Region | None]) -> Candidate:
+    """Return ``program`` with other contexts in place of some, or none."""
+
     def changed(steps: Sequence[Step]) -> tuple[Step, ...]:
-        return tuple(replace(step, scope=change(step.scope)) for step in steps)
+        return tuple(
+            replace(step, scope=tuple(new for old in step.scope if (new := changes.get(old, old)) is not None))
+            for step in steps
+        )
 
     blocks = tuple(replace(block, steps=changed(block.steps)) for block in program.blocks)
     return replace(Candidate.of(program), steps=changed(program.steps), blocks=blocks)
@@ -488,15 +447,7 @@ def simplify_regions(program: Program) -> Iterator[Candidate]:
     for old in regions:
         plainer = (replace(old, configs=()), replace(old, after=()), Region("a"), Region("b"), Region("c"))
         for new in (*plainer, *(other for other in regions if other != old)):
-            yield _rescoped(program, functools.partial(_replaced, old=old, new=new))
-
-
-def _without(scope: Scope, gone: Region | Context) -> Scope:
-    return tuple(context for context in scope if context != gone)
-
-
-def _replaced(scope: Scope, old: Region | Context, new: Region | Context) -> Scope:
-    return tuple(new if context == old else context for context in scope)
+            yield _rescoped(program, {old: new})
 
 
 def simplify_modes(program: Program) -> Iterator[Candidate]:
@@ -541,57 +492,30 @@ def reduce_program(
         seconds: of processor time, after which no candidate is tried.
         attempts: ``still_fails`` is called no more often.
     """
-    search = _Search(still_fails, cpu_seconds() + seconds, attempts)
-    return search.fixed_point(program)
+    deadline = cpu_seconds() + seconds
+    seen = {program.identity}
 
-
-class _Search:
-    """A greedy descent that asks for no program twice."""
-
-    def __init__(self, still_fails: Callable[[Program], bool], deadline: float, attempts: int) -> None:
-        self._still_fails, self._deadline, self._attempts = still_fails, deadline, attempts
-        self._seen: set[str] = set()
-
-    def fixed_point(self, program: Program) -> Program:
-        before = None
-        self._seen.add(program.identity)
-        while before is not program and not self._spent:
-            before = program
-            for edit in EDITS:
-                program = self._improve(program, edit)
-        return program
-
-    @property
-    def _spent(self) -> bool:
-        return self._attempts <= 0 or cpu_seconds() >= self._deadline
-
-    def _improve(self, program: Program, edit: Edit) -> Program:
-        """Apply ``edit`` as often as it helps."""
-        found: Program | None = program
-        while found is not None:
-            program, found = found, next(self._successes(found, edit), None)
-        return program
-
-    def _successes(self, program: Program, edit: Edit) -> Iterator[Program]:
+    def successes(edit: Edit, program: Program) -> Iterator[Program]:
+        """Yield the simpler programs that ``edit`` makes and that still fail; none is asked for twice."""
+        nonlocal attempts
         for candidate in edit(program):
-            if self._spent:
+            if attempts <= 0 or cpu_seconds() >= deadline:
                 return
-            smaller = self._rebuilt(candidate, program)
-            if smaller is not None and self._fails(smaller):
+            smaller = rebuild(candidate, program)
+            if smaller is None or cost(smaller) >= cost(program) or (identity := smaller.identity) in seen:
+                continue
+            seen.add(identity)
+            # Before it is asked for: what oracles draw for a program depends on its numbers.
+            smaller = renumbered(smaller)
+            attempts -= 1
+            if still_fails(smaller):
                 yield smaller
 
-    def _rebuilt(self, candidate: Candidate, program: Program) -> Program | None:
-        """Return the program that ``candidate`` comes to, if it is simpler than ``program`` and new."""
-        smaller = rebuild(candidate, program)
-        if smaller is None or cost(smaller) >= cost(program):
-            return None
-        identity = smaller.identity
-        if identity in self._seen:
-            return None
-        self._seen.add(identity)
-        # Before it is asked for: what oracles draw for a program depends on its numbers.
-        return renumbered(smaller)
-
-    def _fails(self, program: Program) -> bool:
-        self._attempts -= 1
-        return self._still_fails(program)
+    before = None
+    while before is not program and attempts > 0 and cpu_seconds() < deadline:
+        before = program
+        for edit in EDITS:
+            found: Program | None = program
+            while found is not None:  # as often as it helps
+                program, found = found, next(successes(edit, found), None)
+    return program

@@ -1,16 +1,220 @@
-"""What a search for a culprit found, as a record and as sentences."""
+"""A failure that recompiling reproduces; experiments, each with one thing changed; what a search with them found."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
+from pytest_regional._base.errors import RegionalError
+from pytest_regional._base.processes import cpu_seconds
 from pytest_regional._base.text import first_line
+from pytest_regional.backends.spec import BackendSpec
 
 if TYPE_CHECKING:
     from pytest_regional._torch.vetoes import Application
-    from pytest_regional.harness.blame.experiments import Experiment
+
+Signature = frozenset[str]
+"""What fails, each difference or exception by its kind and place; empty where nothing does."""
+
+RAISED = "raised "
+"""How a part of a signature begins that is of an exception."""
+
+ASSERTED = RAISED + "by the check at "
+"""How one begins that names the line of the check whose assertion fails."""
+
+Outcome = Literal["fixed", "the same", "another failure"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What one experiment does otherwise.
+
+    Attributes:
+        sentence: what is changed, as a clause: "without rewrite pad_mm at mm_1"; empty for nothing.
+        within: makes a context around the compile and the calls.
+        backend: a Dynamo backend that compiles in place of the one under test.
+        instead: another backend in place of the one under test, with all that its specification has.
+        eager_regions: regions that lose their annotation.
+        passes_left_out: the user's graph passes that do not run, by their place in the list.
+        compiles: whether anything is compiled; else the program is called as it is.
+        generates_code: whether the backend generates code; not where what it was handed runs eagerly.
+    """
+
+    sentence: str = ""
+    within: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+    backend: Callable[..., Any] | None = None
+    instead: BackendSpec | None = field(default=None, hash=False)
+    eager_regions: frozenset[str] = frozenset()
+    passes_left_out: frozenset[int] = frozenset()
+    compiles: bool = True
+    generates_code: bool = True
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment that was made.
+
+    Attributes:
+        sentence: what was changed.
+        outcome: what became of the failure.
+        seconds: wall clock.
+        signature: what failed.
+        generated_code: whether the backend generated code, which is what an experiment costs.
+    """
+
+    sentence: str
+    outcome: Outcome
+    seconds: float
+    signature: Signature = frozenset()
+    generated_code: bool = True
+
+    @property
+    def crashed(self) -> bool:
+        """Whether a compiler raised what failed: no comparison, and no assertion of the check's."""
+        return is_exception(self.signature) and not any(part.startswith(ASSERTED) for part in self.signature)
+
+
+_USUAL_SECONDS = 60.0
+
+
+class OutOfTimeError(RegionalError):
+    """The experiments took as long as they may, or there were as many as may be."""
+
+
+@dataclass
+class Experiments:
+    """Makes experiments with one failure, within limits, and keeps what they showed.
+
+    Attributes:
+        reproduce: compiles and calls the program under a change; returns what fails.
+        usual: what fails without a change.
+        most: how many experiments may be made; more where there is more time.
+        seconds: of CPU time that they may take together: it is the same on a machine that does other work.
+        made: those that were made, in order.
+    """
+
+    reproduce: Callable[[Change], Signature]
+    usual: Signature
+    most: int = 60
+    seconds: float = _USUAL_SECONDS
+    made: list[Experiment] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Start the clock."""
+        if not self.usual:
+            raise ValueError("nothing fails, so nothing is to blame")
+        self._started = cpu_seconds()
+        self.most = max(self.most, int(self.seconds)) if self.seconds > _USUAL_SECONDS else self.most
+        self.aim_at(self.usual)
+
+    def aim_at(self, failing: Signature) -> None:
+        """From now on see after one of several values that are wrong: they may have causes of their own."""
+        self._aim = self.usual if is_exception(self.usual) else frozenset({min(failing, key=_order)})
+
+    def remaining(self) -> Signature:
+        """Return what of the usual failure remained in the last experiment that fixed what was aimed at."""
+        last = next((one for one in reversed(self.made) if one.outcome == "fixed"), None)
+        return last.signature & self.usual if last else frozenset()
+
+    @property
+    def raises(self) -> bool:
+        """Whether an exception is what fails, and no comparison."""
+        return is_exception(self.usual)
+
+    @property
+    def left(self) -> int:
+        """How many may still be made, if time allows."""
+        return self.most - len(self.made)
+
+    def outcome_of(self, change: Change) -> Outcome:
+        """Make one experiment."""
+        if self.left <= 0 or cpu_seconds() - self._started > self.seconds:
+            raise OutOfTimeError
+        began = time.monotonic()
+        signature = self.reproduce(change)
+        if signature & self._aim:
+            outcome: Outcome = "the same"
+        else:
+            outcome = "fixed" if signature <= self.usual else "another failure"
+        seconds = time.monotonic() - began
+        self.made.append(Experiment(change.sentence, outcome, seconds, signature, change.generates_code))
+        return outcome
+
+    def signature_under(self, change: Change) -> Signature:
+        """Return what fails under a change: what was seen when it was tried last, or now."""
+        tried = [one for one in self.made if one.sentence == change.sentence]
+        if not tried:
+            self.outcome_of(change)
+        return (tried or self.made)[-1].signature
+
+    def known_outcome(self, change: Change) -> Outcome | None:
+        """Return what became of the failure when ``change`` was tried last, if it was."""
+        return next((one.outcome for one in reversed(self.made) if one.sentence == change.sentence), None)
+
+    def fixes(self, change: Change) -> bool:
+        """Say whether the failure is gone under ``change``; another failure in its place says nothing."""
+        return self.outcome_of(change) == "fixed"
+
+    def fails(self, change: Change) -> bool:
+        """Say whether the same still fails under ``change``."""
+        return self.outcome_of(change) == "the same"
+
+
+def is_exception(signature: Signature) -> bool:
+    """Return whether what fails is an exception, and no comparison."""
+    return any(part.startswith(RAISED) for part in signature)
+
+
+def _order(part: str) -> tuple[bool, str]:
+    """Return what sorts the parts of a signature: the first call comes before the second."""
+    return "second call" in part, part.partition(" of ")[2] or part
+
+
+T = TypeVar("T")
+
+
+def few_that_fix(steps: Sequence[T], fixes: Callable[[Sequence[T]], bool], most: int) -> tuple[T, ...]:
+    """Return few of ``steps`` whose absence fixes a failure, which the absence of all of them does.
+
+    First by halves, which takes log2(n) experiments where one step alone is to blame; else by delta debugging (Zeller
+    and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002), which needs no step to be alone. After
+    ``most`` experiments with ``fixes`` it is what is known by then.
+    """
+    if not steps:
+        raise ValueError("there is nothing to leave out")
+    known: dict[tuple[T, ...], bool] = {}
+
+    def fixed_without(some: list[T]) -> bool:
+        if tuple(some) not in known:
+            if len(known) == most:
+                return False
+            known[tuple(some)] = fixes(some)
+        return known[tuple(some)]
+
+    found = list(steps)
+    while len(found) > 1:
+        middle = len(found) // 2
+        better = next((half for half in (found[:middle], found[middle:]) if fixed_without(half)), None)
+        if better is None:
+            break
+        found = better
+    parts = 2
+    while len(found) > 1:
+        size = -(-len(found) // parts)
+        pieces = [found[start : start + size] for start in range(0, len(found), size)]
+        without = ([one for other in pieces if other is not piece for one in other] for piece in pieces)
+        smaller = next((rest for rest in without if len(pieces) > 1 and rest and fixed_without(rest)), None)
+        if smaller is not None:
+            found, parts = smaller, max(parts - 1, 2)
+        elif size == 1:
+            break
+        else:
+            parts = min(2 * parts, len(found))
+    return tuple(found)
+
 
 BlameDepth = Literal["off", "region", "deep"]
 """How far a failure is followed up: not, to a region (a failed comparison with eager), or to a step of the compile."""
@@ -163,7 +367,10 @@ class Culprit:
         if self.layer == "partitioner" and not self.setting:
             return "the partitioner: AOTAutograd's graphs are wrong when they run eagerly, and right with the other one"
         if self.layer == "flaky":
-            return f"a flaky failure: {self._flaky}; nothing can be blamed"
+            unchanged = [one.outcome == "the same" for one in self.experiments if not one.sentence]
+            again = f"it came again in {sum(unchanged)} of {len(unchanged)} runs in which nothing is changed"
+            said = "one change fixes it now, and now not" if all(unchanged) else again
+            return f"a flaky failure: {said}; nothing can be blamed"
         if self.difference:
             eager = "wrong where interpreted, " * self.without_inductor
             stage = _LAYERS.get(self.layer, self.layer)
@@ -191,7 +398,8 @@ class Culprit:
     def _named_steps(self) -> str:
         if self.setting:
             return f"{_LAYERS.get(self.layer, self.layer)} ({self.setting})"
-        names = list(dict.fromkeys(map(_step, self.steps)))
+        said = (f"{SAID[one.kind]} {one.what}" + (f" ({one.where})" if one.where else "") for one in self.steps)
+        names = list(dict.fromkeys(said))
         return " and ".join([*names[:3], f"{len(names) - 3} more"] if len(names) > 4 else names)
 
     @property
@@ -199,13 +407,6 @@ class Culprit:
         tried = dict.fromkeys(one.sentence for one in self.experiments if one.sentence and one.outcome != "fixed")
         shown = [*tried][:6] + ([f"{len(tried) - 6} other changes"] if len(tried) > 6 else [])
         return f"the failure remains, or another one comes, {'; '.join(shown)}" if shown else "no single step fixes it"
-
-    @property
-    def _flaky(self) -> str:
-        unchanged = [one.outcome == "the same" for one in self.experiments if not one.sentence]
-        if all(unchanged):
-            return "one change fixes it now, and now not"
-        return f"it came again in {sum(unchanged)} of {len(unchanged)} runs in which nothing is changed"
 
     @property
     def evidence(self) -> str:
@@ -264,10 +465,6 @@ _LAYERS = {
     "call": "how the backend calls a region's code",
     "pass": "the backend's graph passes",
 }
-
-
-def _step(step: Application) -> str:
-    return f"{SAID[step.kind]} {step.what}" + (f" ({step.where})" if step.where else "")
 
 
 def _named(names: tuple[str, ...]) -> str:

@@ -24,7 +24,7 @@ from pytest_regional._torch.fx_graphs import run_checked
 from pytest_regional._torch.vetoes import line_of
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
-from pytest_regional.harness.blame.experiments import Change
+from pytest_regional.harness.blame.culprit import Change
 from pytest_regional.harness.observe.annotated import region_of
 from pytest_regional.harness.parity.check import ParityCheck
 from pytest_regional.harness.parity.compare import check_program
@@ -98,7 +98,13 @@ def first_divergence(check: ParityCheck, against: str | BackendSpec | None = Non
     regional = check.regional
     with regional.observer.paused():
         check_program(check._execute(check.fn, check.inputs, check.kwargs))
-        graph, inputs = captured_graph(check)
+        seen = captured_graphs(check)
+        if len(seen) != 1:
+            raise NoGraphError(
+                f"Dynamo makes {len(seen)} graphs of the program; values are compared where it makes one: without "
+                f"graph breaks, and without a compiler of its own"
+            )
+        ((graph, inputs),) = seen
         if against is None:
             yardstick = _Yardstick()
         else:
@@ -116,10 +122,16 @@ def first_divergence_of_graphs(check: ParityCheck, before: torch.fx.GraphModule)
         BadProgramError: the version before fails.
     """
     with check.regional.observer.paused():
-        examples = _examples(before, check)
-        return _Values(
-            check, check.fn, list(check.inputs), _Yardstick("the other graph", before), examples
-        ).first_of_both()
+        examples: dict[str, torch.Tensor] = {}
+
+        def note(node: torch.fx.Node, given: tuple[Any, ...], value: Any) -> None:
+            if isinstance(value, torch.Tensor) and node.op in _COMPUTED:
+                examples[node.name] = value
+
+        check_program(check._execute(before, check.inputs, {}))
+        run_checked(before, copy_inputs(check.inputs).arguments, note)
+        yardstick = _Yardstick("the other graph", before)
+        return _Values(check, check.fn, list(check.inputs), yardstick, examples).first_of_both()
 
 
 @dataclass(frozen=True)
@@ -129,34 +141,6 @@ class _Yardstick:
     words: str = "eager"
     before: torch.fx.GraphModule | None = None
     backend: BackendSpec | None = None
-
-
-def _examples(gm: torch.fx.GraphModule, check: ParityCheck) -> dict[str, torch.Tensor]:
-    """Return the values of a graph by name, as it runs."""
-    found: dict[str, torch.Tensor] = {}
-
-    def note(node: torch.fx.Node, given: tuple[Any, ...], value: Any) -> None:
-        if isinstance(value, torch.Tensor) and node.op in _COMPUTED:
-            found[node.name] = value
-
-    check_program(check._execute(gm, check.inputs, {}))
-    run_checked(gm, copy_inputs(check.inputs).arguments, note)
-    return found
-
-
-def captured_graph(check: ParityCheck) -> tuple[torch.fx.GraphModule, list[Any]]:
-    """Return Dynamo's graph of a program, and what it was called with.
-
-    Raises:
-        NoGraphError: Dynamo makes none or several graphs of it.
-    """
-    seen = captured_graphs(check)
-    if len(seen) != 1:
-        raise NoGraphError(
-            f"Dynamo makes {len(seen)} graphs of the program; values are compared where it makes one: without graph "
-            f"breaks, and without a compiler of its own"
-        )
-    return seen[0]
 
 
 def captured_graphs(check: ParityCheck) -> list[tuple[torch.fx.GraphModule, list[Any]]]:
@@ -275,18 +259,9 @@ class _Values:
             first = min(wrong, key=names.index)
             return self._divergence(first, wrong, names[: names.index(first)], (), backward)
         # Where the program is wrong and no value is, only what is returned differs: strides, or an alias.
-        return self._one_by_one(shows, names, backward) if report.ok else self._none()
-
-    def _names(self, shows: Shows) -> list[str]:
-        """Return what is compared, in the order in which it is computed."""
-        names = list(self._nodes)
-        return names if shows is _with_values else [name for name in names if self._examples[name].requires_grad][::-1]
-
-    def _none(self) -> Divergence:
-        return Divergence(against=self._yardstick.words)
-
-    def _one_by_one(self, shows: Shows, names: list[str], backward: bool) -> Divergence:
-        """Return the first wrong value by halves, each seen alone; those with which nothing is wrong are hidden."""
+        if not report.ok:
+            return self._none()
+        # By halves, each seen alone; those with which nothing is wrong are hidden.
         low, high = 0, len(names)
         found: dict[str, Mismatch] = {}
         hidden: list[str] = []
@@ -303,21 +278,24 @@ class _Values:
             return self._none()
         return self._divergence(names[high], found, right, hidden, backward)
 
-    def _shown(self, shows: Shows, names: Sequence[str]) -> tuple[_GraphParity, dict[str, str]]:
-        """Return the comparison of a graph that shows values, and where each is in its report."""
+    def _names(self, shows: Shows) -> list[str]:
+        """Return what is compared, in the order in which it is computed."""
+        names = list(self._nodes)
+        return names if shows is _with_values else [name for name in names if self._examples[name].requires_grad][::-1]
+
+    def _none(self) -> Divergence:
+        return Divergence(against=self._yardstick.words)
+
+    def _wrong(self, shows: Shows, names: Sequence[str]) -> tuple[dict[str, Mismatch], ParityReport]:
+        """Return what is wrong of some values, and the report."""
         in_order = [name for name in self._nodes if name in names]
         variant = shows(self._gm, self._inputs, in_order, self._examples)
         before = self._yardstick.before and shows(self._yardstick.before, self._inputs, in_order, self._examples).gm
         inputs = (*self._inputs, *variant.more_inputs)
-        parity = _GraphParity(self._check, variant.gm, inputs, replace(self._yardstick, before=before))
-        return parity, dict(zip(in_order, variant.places, strict=True))
-
-    def _wrong(self, shows: Shows, names: Sequence[str]) -> tuple[dict[str, Mismatch], ParityReport]:
-        """Return what is wrong of some values, and the report."""
-        graph, places = self._shown(shows, names)
-        report = graph.compared_once()
+        report = _GraphParity(self._check, variant.gm, inputs, replace(self._yardstick, before=before)).compared_once()
         found = {one.where: one for one in report.mismatches if one.kind in _OF_VALUES}
-        return {name: found[place] for name, place in places.items() if place in found}, report
+        places = zip(in_order, variant.places, strict=True)
+        return {name: found[place] for name, place in places if place in found}, report
 
     def _divergence(
         self, name: str, wrong: dict[str, Mismatch], right: Sequence[str], hidden: Sequence[str], backward: bool

@@ -21,7 +21,7 @@ from pytest_regional.harness.blame.culprit import Layer
 from pytest_regional.harness.cache_keys import ingredients_of
 from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.listeners import CompileListener
-from pytest_regional.harness.record import GraphRecord, RegionRecord
+from pytest_regional.harness.record import GraphRecord
 
 
 @dataclass
@@ -68,15 +68,15 @@ class CompileFacts(CompileListener):
     @contextlib.contextmanager
     def compiling_graph(self, kind: str, gm: Any) -> Iterator[Callable[[Any], None]]:
         """Note what the compiled graph calls, and what it runs eagerly."""
-        yield self._finish
 
-    def _finish(self, result: Any) -> None:
-        gm = fx_graphs.graph_module_in(result)
-        if isinstance(gm, torch.fx.GraphModule):
-            compiled = [name for name, _ in annotated.compiled_calls_in(result)]
-            nodes = [node for node in annotated.nodes_of(gm) if not is_region_artifact(node.target)]
-            self.eager.append(Counter(filter(None, map(annotated.operator_of, nodes))))
-            self.calls.append(compiled)
+        def finish(result: Any) -> None:
+            made = fx_graphs.graph_module_in(result)
+            if isinstance(made, torch.fx.GraphModule):
+                nodes = [node for node in annotated.nodes_of(made) if not is_region_artifact(node.target)]
+                self.eager.append(Counter(filter(None, map(annotated.operator_of, nodes))))
+                self.calls.append([name for name, _ in annotated.compiled_calls_in(result)])
+
+        yield finish
 
     @contextlib.contextmanager
     def compiling_region(self, gm: Any, inputs: Sequence[Any]) -> Iterator[Callable[[Any], None]]:
@@ -129,7 +129,11 @@ def first_difference(
     """
     of_compile = of_compile or "cache_hits" in ours.events
     found = next(_differences(ours, theirs, of_compile=of_compile), None)
-    return found or (_missing_event(ours, theirs) if of_counters else None)
+    here, there = ours.events, theirs.events[len(ours.events) :]
+    if found is None and of_counters and there and theirs.events[: len(here)] == here:
+        said = f"nothing after {', '.join(here) or 'the start'}, where there is {there[0]}"
+        return Difference(_STAGES[there[0]][0], said)
+    return found
 
 
 #: The stage that a counter is of, and the capability of a backend that moves it.
@@ -149,8 +153,14 @@ _IN_ORDER = ("pass", "cache")
 
 
 def _differences(ours: CompileFacts, theirs: CompileFacts, *, of_compile: bool) -> Iterator[Difference]:
-    if of_compile:
-        yield from _events(ours, theirs)
+    # The first event that is another one; a check that fails early has seen fewer, which is no difference.
+    for number, (here, there) in enumerate(itertools.zip_longest(ours.events, theirs.events) if of_compile else ()):
+        if here is not None and here != there:
+            of_passes = any(_STAGES[name][0] == "pass" for name in (here, there) if name)
+            after = f" after {', '.join(ours.events[:number])}" if number else ""
+            said = f"{here}{after}, where there is {there or 'nothing more'}"
+            yield Difference("pass" if of_passes else "cache", said)
+            break
     if any(graph.ops != other.ops for graph, other in zip(ours.graphs, theirs.graphs, strict=False)):
         return  # they were given other graphs: one of them does without AOTAutograd
     yield from _partitions(ours, theirs)
@@ -162,47 +172,21 @@ def _differences(ours: CompileFacts, theirs: CompileFacts, *, of_compile: bool) 
                 yield Difference(layer, f"{name}: {ours.counts[name]}, there {theirs.counts[name]}")
 
 
-def _events(ours: CompileFacts, theirs: CompileFacts) -> Iterator[Difference]:
-    """Yield the first event that is another one; a check that fails early has seen fewer, which is no difference."""
-    for number, (here, there) in enumerate(itertools.zip_longest(ours.events, theirs.events)):
-        if here is not None and here != there:
-            of_passes = any(_STAGES[name][0] == "pass" for name in (here, there) if name)
-            layer: Layer = "pass" if of_passes else "cache"
-            after = f" after {', '.join(ours.events[:number])}" if number else ""
-            yield Difference(layer, f"{here}{after}, where there is {there or 'nothing more'}")
-            return
-
-
-def _missing_event(ours: CompileFacts, theirs: CompileFacts) -> Difference | None:
-    here, there = ours.events, theirs.events[len(ours.events) :]
-    if not there or theirs.events[: len(here)] != here:
-        return None
-    return Difference(
-        _STAGES[there[0]][0], f"nothing after {', '.join(here) or 'the start'}, where there is {there[0]}"
-    )
-
-
 def _partitions(ours: CompileFacts, theirs: CompileFacts) -> Iterator[Difference]:
     for graph, other in zip(ours.graphs, theirs.graphs, strict=False):
         partitions = {region.name: region for region in other.regions}
         for region in graph.regions:
             same = partitions.get(region.name)
             if same and same.partitions != region.partitions:
-                yield Difference("partitioning", f"{_said(region)}, there {same.partitions}")
+                here = f"region {region.name!r} of the {region.graph} graph: {plural(region.partitions, 'partition')}"
+                yield Difference("partitioning", f"{here}, there {same.partitions}")
     for number, (eager, other_eager) in enumerate(zip(ours.eager, theirs.eager, strict=False)):
         if eager != other_eager:
             more, less = eager - other_eager, other_eager - eager
-            said = ([f"eager here {_names(more)}"] if more else []) + ([f"eager there {_names(less)}"] if less else [])
+            sides = (("here", more), ("there", less))
+            said = [f"eager {where} {', '.join(sorted(names))}" for where, names in sides if names]
             moved = more.keys() <= _operators(theirs).keys() and less.keys() <= _operators(ours).keys()
             yield Difference("partitioning" if moved else "backend", f"graph {number}: {', '.join(said)}")
-
-
-def _said(region: RegionRecord) -> str:
-    return f"region {region.name!r} of the {region.graph} graph: {plural(region.partitions, 'partition')}"
-
-
-def _names(operators: Counter[str]) -> str:
-    return ", ".join(sorted(operators))
 
 
 def _inside(ours: CompileFacts, theirs: CompileFacts) -> Iterator[Difference]:
@@ -251,8 +235,7 @@ def _order(ours: CompileFacts, theirs: CompileFacts) -> Iterator[Difference]:
         yield Difference("order", "Inductor gets the same graphs in another order")
     for launches, others in zip(ours.launches, theirs.launches, strict=False):
         if launches != others:
-            yield Difference("order", f"kernels compute {_kernels(launches)}, there {_kernels(others)}")
-
-
-def _kernels(launches: Sequence[tuple[str, ...]]) -> str:
-    return " then ".join("+".join(nodes) or "nothing" for nodes in launches)
+            here, there = (
+                " then ".join("+".join(nodes) or "nothing" for nodes in kernels) for kernels in (launches, others)
+            )
+            yield Difference("order", f"kernels compute {here}, there {there}")

@@ -15,17 +15,18 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from pytest_regional._torch.vetoes import KINDS, Application, Setting, vetoing
 from pytest_regional.backends.spec import BackendSpec
-from pytest_regional.harness.blame.culprit import SAID, Confidence, Culprit, Layer
-from pytest_regional.harness.blame.experiments import (
+from pytest_regional.harness.blame.culprit import (
+    SAID,
     Change,
+    Confidence,
+    Culprit,
     Experiments,
-    Found,
+    Layer,
     OutOfTimeError,
-    Signature,
     few_that_fix,
 )
 from pytest_regional.harness.blame.facts import CompileFacts, Difference, first_difference
@@ -123,17 +124,14 @@ def _found(experiments: Experiments, suspects: Suspects) -> Culprit:
         return replace(one.known, confidence=confidence, ended_early=True)
 
 
+@dataclass(eq=False)
 class Veto:
     """Makes contexts in which steps are left out (:func:`vetoing`), and keeps what the last one saw."""
 
-    def __init__(
-        self,
-        steps: tuple[Application, ...] = (),
-        kinds: tuple[str, ...] = (),
-        families: tuple[tuple[str, str], ...] = (),
-    ) -> None:
-        self.steps, self.kinds, self.families = steps, kinds, families
-        self.applied: list[Application] = []
+    steps: tuple[Application, ...] = ()
+    kinds: tuple[str, ...] = ()
+    families: tuple[tuple[str, str], ...] = ()
+    applied: list[Application] = field(default_factory=list)
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
@@ -141,14 +139,6 @@ class Veto:
         with vetoing(self.steps, self.kinds, self.families) as seen:
             self.applied = seen.applications
             yield
-
-
-@dataclass(frozen=True)
-class _Narrowed(Generic[T]):
-    """Few that fix a failure together; each of ``also`` are others that do."""
-
-    items: tuple[T, ...]
-    also: tuple[tuple[T, ...], ...] = ()
 
 
 class _Search:
@@ -219,8 +209,7 @@ class _Search:
         acted = {step for step in self._seen if step.acted}
         if not steps or not all(step in acted or not step.acted for step in found.steps):
             return ()
-        narrowed = self._narrowed(_families(steps), self._without_families)
-        return self._of_families(_CODE[row], steps, (narrowed.items, *narrowed.also))
+        return self._of_families(_CODE[row], steps, self._narrowed(_families(steps), self._without_families))
 
     def _of_families(
         self, layer: Layer, steps: Iterable[Application], sets: Sequence[Sequence[tuple[str, str]]]
@@ -373,7 +362,12 @@ class _Search:
     def _whole_regions(self, *, without_inductor: bool = False) -> Culprit:
         """Return what is left to say where no step fixes the failure: that it is these regions."""
         if not self._regions:
-            return self._compared(self._whole_backend())
+            captured = self._captured_by("aot_autograd", _GRAPHS)
+            if self.known.layer == "eager":
+                return self._compared(self.known)
+            if captured is None or self._experiments.known_outcome(captured) != "fixed":
+                return self._compared(Culprit("unknown"))
+            return self._compared(self._confirmed(Culprit("backend"), captured, alone=False))
         found = Culprit("region", regions=self._regions, without_inductor=without_inductor)
         left_eager = _left_eager(self._regions, self._suspects.regions)
         alone = self.known.confidence == "confirmed"
@@ -409,23 +403,12 @@ class _Search:
             return self._with_ingredients(confirmed) if layer == "cache" else confirmed
         return found
 
-    def _whole_backend(self) -> Culprit:
-        captured = self._captured_by("aot_autograd", _GRAPHS)
-        if self.known.layer == "eager":
-            return self.known
-        if captured is None or self._experiments.known_outcome(captured) != "fixed":
-            return Culprit("unknown")
-        return self._confirmed(Culprit("backend"), captured, alone=False)
-
     def _graph_changes(self) -> Culprit | None:
         """Return passes or rewrites that are to blame; all are left out first, which mostly rules out all."""
         kinds = tuple(_GRAPH_CHANGES)
         if not self._did_something(kinds) or not self._left_out(kinds):
             return None
-        return self._acting() or self._kinds(_GRAPH_CHANGES) or self._of_kinds(kinds, "pass")
-
-    def _acting(self) -> Culprit | None:
-        """Return passes or rewrites to blame, if it is enough to leave out those of one kind that did something."""
+        # It may be enough to leave out those of one kind that did something.
         for kind, layer in _GRAPH_CHANGES.items():
             acted = _families(
                 one for one in self._suspects.applied if one.kind == kind and one.acted and not one.required
@@ -437,7 +420,7 @@ class _Search:
             like = [one for one, other in _GRAPH_CHANGES.items() if other == layer]
             steps = [step for step in veto.applied if step.kind in like and not step.required]
             return self._of_steps(steps, layer, acted)
-        return None
+        return self._kinds(_GRAPH_CHANGES) or self._of_kinds(kinds, "pass")
 
     def _kinds(self, order: Mapping[str, Layer]) -> Culprit | None:
         found = (self._of_kinds((kind,), layer) for kind, layer in order.items() if self._did_something((kind,)))
@@ -472,34 +455,30 @@ class _Search:
         fixed = bool(steps) and self._experiments.fixes(self._without_families(_families(steps)))
         return self._of_steps(steps, "decomposition") if fixed else None
 
-    def _of_steps(
-        self, steps: Sequence[Application], layer: Layer, enough: Sequence[tuple[str, str]] = ()
-    ) -> Culprit | None:
+    def _of_steps(self, steps: Sequence[Application], layer: Layer, enough: Sequence[tuple[str, str]] = ()) -> Culprit:
         """Return few of the steps that are to blame; ``enough`` are families that are known to fix the failure."""
         self.known = Culprit(layer, tuple(steps), self._regions, confidence="necessary")
         families = _families(steps)
         if not enough and not 1 < len(families) < len(steps):
             return self._culprit(steps, self._without)
-        narrowed = self._narrowed(families, self._without_families, enough)
+        first, *others = self._narrowed(families, self._without_families, enough)
         # A pass that runs in several stages is one family, also where only one of the stages was left out so far.
         known = dict.fromkeys([*steps, *self._suspects.applied])
-        chosen = [step for step in known if step.family in narrowed.items]
-        change = self._without_families(narrowed.items)
+        chosen = tuple(step for step in known if step.family in first)
+        change = self._without_families(first)
         if len(chosen) <= _MANY:
-            chosen = self._as_good(chosen, self._experiments.signature_under(change))
+            remains = self._experiments.signature_under(change)
+
+            def fixes(some: Sequence[Application]) -> bool:
+                """Say whether nothing more remains without some than without all: backwards repeat operators."""
+                fixed = self._experiments.fixes(self._without(some))
+                return fixed and self._experiments.made[-1].signature <= remains
+
+            chosen = few_that_fix(chosen, fixes, self._experiments.left)
             change = self._without(chosen)
-        also = self._of_families(layer, known, narrowed.also)
-        self.known = replace(self.known, steps=tuple(chosen), also=also)
-        return self._confirmed(self.known, change, alone=len(narrowed.items) == 1 and not also)
-
-    def _as_good(self, steps: Sequence[Application], remains: Signature) -> list[Application]:
-        """Return few of the steps without which nothing more remains than without all: backwards repeat operators."""
-
-        def fixes(some: Sequence[Application]) -> bool:
-            change = self._without(some)
-            return self._experiments.fixes(change) and self._experiments.made[-1].signature <= remains
-
-        return list(few_that_fix(steps, fixes, self._experiments.left).steps)
+        also = self._of_families(layer, known, others)
+        self.known = replace(self.known, steps=chosen, also=also)
+        return self._confirmed(self.known, change, alone=len(first) == 1 and not also)
 
     def _left_out(self, kinds: Sequence[str]) -> list[Application]:
         """Return the steps of some kinds if the failure is gone without all of them, else none.
@@ -518,7 +497,7 @@ class _Search:
         def fails_otherwise(some: Sequence[tuple[str, str]]) -> bool:
             return self._experiments.outcome_of(self._without_families(some)) == "another failure"
 
-        needed = few_that_fix(_families(steps), fails_otherwise, _TO_NEEDED).steps
+        needed = few_that_fix(_families(steps), fails_otherwise, _TO_NEEDED)
         steps = [step for step in steps if step.family not in needed]
         veto = Veto(families=tuple(_families(steps)))
         fixed = bool(steps) and self._experiments.fixes(self._without_families(veto.families, veto))
@@ -538,7 +517,8 @@ class _Search:
 
     def _settings_that_fix(self, settings: Sequence[Setting]) -> tuple[Culprit, ...]:
         """Return the first of the settings that fixes the failure, and those of the others that do."""
-        some = sorted(settings, key=self._is_late)
+        # A cache that gave no answer comes last: it can still fail where it keeps one.
+        some = sorted(settings, key=lambda one: one.layer == "cache" and not self._cache_answered)
         said = "with all settings below" if len(some) == len(self._suspects.settings) else "with the settings behind it"
         together = self._on_regions(Change(said, within=functools.partial(_all_of, some)))
         if not some or not self._experiments.fixes(together):
@@ -552,10 +532,6 @@ class _Search:
     def _set(self, setting: Setting) -> Change:
         return self._on_regions(Change(setting.sentence, within=setting.context))
 
-    def _is_late(self, setting: Setting) -> bool:
-        """Say whether others are tried first: a cache that gave no answer can still fail where it keeps one."""
-        return setting.layer == "cache" and not self._cache_answered
-
     def _lowerings(self) -> tuple[str, ...]:
         """Return the operators without whose lowering the failure is gone, where they are few."""
         steps = [step for step in self._suspects.applied if step.kind == "lowering"]
@@ -566,36 +542,36 @@ class _Search:
             found = self._few(families, self._without_families, most=8)
         except OutOfTimeError:
             return ()
-        return tuple(family for _, family in found.steps) if len(found.steps) <= 2 else ()
+        return tuple(family for _, family in found) if len(found) <= 2 else ()
 
-    def _few(self, steps: Sequence[T], without: Callable[[Sequence[T]], Change], most: int | None = None) -> Found[T]:
+    def _few(
+        self, steps: Sequence[T], without: Callable[[Sequence[T]], Change], most: int | None = None
+    ) -> tuple[T, ...]:
         left = self._experiments.left if most is None else most
         return few_that_fix(steps, lambda some: self._experiments.fixes(without(some)), left)
 
     def _culprit(self, steps: Sequence[Application], without: Callable[[Sequence[Application]], Change]) -> Culprit:
         """Return few of the steps, which fix the failure together, and how sure it is that it is these."""
         self.known = replace(self.known, steps=tuple(steps))
-        narrowed = self._narrowed(steps, without)
-        also = tuple(Culprit(self.known.layer, some) for some in narrowed.also)
-        self.known = replace(self.known, steps=narrowed.items, also=also)
-        return self._confirmed(
-            self.known, without(narrowed.items), alone=len(narrowed.items) == 1 and not narrowed.also
-        )
+        first, *others = self._narrowed(steps, without)
+        also = tuple(Culprit(self.known.layer, some) for some in others)
+        self.known = replace(self.known, steps=first, also=also)
+        return self._confirmed(self.known, without(first), alone=len(first) == 1 and not also)
 
     def _narrowed(
         self, items: Sequence[T], without: Callable[[Sequence[T]], Change], enough: Sequence[T] = ()
-    ) -> _Narrowed[T]:
-        """Return few of the items, which fix the failure together, and others that do without these.
+    ) -> list[tuple[T, ...]]:
+        """Return few of the items, which fix the failure together, and behind them others that do without these.
 
         Where it is known that it is enough to leave out some, it is few of these.
         """
-        sets = [self._few(enough or items, without).steps]
+        sets = [self._few(enough or items, without)]
         while len(sets[0]) == 1 and len(sets) < _ALTERNATIVES:
             others = [one for one in items if not any(one in found for found in sets)]
             if not others or not self._experiments.fixes(without(others)):
                 break
-            sets.append(self._few(others, without).steps)
-        return _Narrowed(sets[0], tuple(sets[1:]))
+            sets.append(self._few(others, without))
+        return sets
 
     def _confirmed(self, found: Culprit, change: Change, *, alone: bool = True) -> Culprit:
         """Return what was found, if it is found again, and if not every change fixes the failure.

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,9 @@ from pytest_regional._torch.dynamo import aot_eager_within, registered_backend
 from pytest_regional._torch.inductor import interpreting_regions
 from pytest_regional._torch.vetoes import settings_to_try, vetoing
 from pytest_regional.backends import registry
-from pytest_regional.backends.spec import PARTITIONERS, BackendSpec
+from pytest_regional.backends.spec import PARTITIONERS
 from pytest_regional.harness import isolation
-from pytest_regional.harness.blame.culprit import Culprit
-from pytest_regional.harness.blame.experiments import ASSERTED, RAISED, Change, Experiments, Signature
+from pytest_regional.harness.blame.culprit import ASSERTED, RAISED, Change, Culprit, Experiments, Signature
 from pytest_regional.harness.blame.facts import CompileFacts
 from pytest_regional.harness.blame.layers import Suspects, search
 from pytest_regional.harness.parity.report import BadProgramError, ParityError
@@ -67,7 +66,7 @@ def culprit_of(regional: Regional, check: Callable[[], object], *, seconds: floa
             finally:
                 settings.restore()
             events = [event.counter for event in regional.observer.log.since()]
-            facts.note(events, regional.graphs, spec.supports)
+            facts.note(events, regional.observer.graph_records(), spec.supports)
         del regional._parity_reports[compared:]
         return signature
 
@@ -75,19 +74,21 @@ def culprit_of(regional: Regional, check: Callable[[], object], *, seconds: floa
         usual = reproduce(Change())
     if not usual:
         return Culprit("nothing")
-    regions = regional._region_names(seen[""].graphs)
+    with_partitioner = spec.variants.get("partitioner")
+    # Another backend that compiles regions: with it the same check shows whether this one is at fault.
+    peer = registry.resolve("torch" if spec.name == "reference" else "reference") if has_regions else None
     suspects = Suspects(
-        applied.applications,
-        _captures(regional._options.partitioner or spec.partitioner),
-        regional._passes_applied,
-        {words: make() for words, make in spec.alternatives.items()},
-        _with_each_partitioner(spec),
-        regions if has_regions else (),
-        settings_to_try(gpu=regional.device_under_test.kind != "cpu"),
-        applied.missing,
-        interpreting_regions,
-        _peers(spec) if has_regions else {},
-        seen,
+        applied=applied.applications,
+        captures=_captures(regional._options.partitioner or spec.partitioner),
+        passes=regional._passes_applied,
+        alternatives={words: make() for words, make in spec.alternatives.items()},
+        partitioners={f"the {one} partitioner": with_partitioner(one) for one in PARTITIONERS if with_partitioner},
+        regions=regional._region_names(seen[""].graphs) if has_regions else (),
+        settings=settings_to_try(gpu=regional.device_under_test.kind != "cpu"),
+        not_tried=applied.missing,
+        interpreting=interpreting_regions,
+        peers={peer.name: dataclasses.replace(peer, name=spec.name)} if peer else {},
+        seen=seen,
     )
     try:
         seconds = regional.blame_seconds if seconds is None else seconds
@@ -149,22 +150,8 @@ def _captures(partitioner: str) -> dict[str, Callable[..., Any]]:
         "aot_autograd": aot_eager_within(partitioner, contextlib.nullcontext),
         "other_partitioner": aot_eager_within(other, contextlib.nullcontext),
     }
-    return {name: _without_options(backend) for name, backend in made.items()}
 
+    def without_options(backend: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda gm, inputs, **options: backend(gm, inputs)
 
-def _without_options(backend: Callable[..., Any]) -> Callable[..., Any]:
-    def capture(gm: Any, inputs: Any, **options: Any) -> Any:
-        return backend(gm, inputs)
-
-    return capture
-
-
-def _peers(spec: BackendSpec) -> dict[str, BackendSpec]:
-    """Return another backend that compiles regions: with it the same check shows whether this one is at fault."""
-    peer = registry.resolve("torch" if spec.name == "reference" else "reference")
-    return {peer.name: dataclasses.replace(peer, name=spec.name)}
-
-
-def _with_each_partitioner(spec: BackendSpec) -> Mapping[str, Callable[..., Any]]:
-    variant = spec.variants.get("partitioner")
-    return {f"the {value} partitioner": variant(value) for value in PARTITIONERS} if variant else {}
+    return {name: without_options(backend) for name, backend in made.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_regional._base.text import plural
@@ -15,15 +15,16 @@ from pytest_regional.harness.codegen.events import (
     CodeLookupError,
     Copy,
     Events,
+    ExternCall,
     KernelLaunch,
+    Op,
     is_ordered,
     rows,
 )
-from pytest_regional.harness.codegen.kernels import CodePlace, Source, places_of
+from pytest_regional.harness.codegen.kernels import CodePlace, Source, only_moves, packet_name, places_of
 from pytest_regional.harness.codegen.memory import freed_at, peak_of
-from pytest_regional.harness.codegen.operators import launches_of, matches, no_such_op, only_moves, require_known
 from pytest_regional.harness.counters import Bound, bounds_of
-from pytest_regional.harness.ops import OpError, OpLike, OpPattern
+from pytest_regional.harness.ops import OpError, OpLike, OpPattern, operator_spellings
 
 GRAPHS = ("forward", "backward", "inference", "unknown")
 Position = tuple[int, int]
@@ -84,38 +85,62 @@ class View:
         return f"line{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
 
 
-def views_of(sources: Sequence[Source], graph: str | None, region: str | None) -> list[View]:
-    """Return one view per graph with code, restricted to ``graph`` and ``region`` if given.
-
-    Raises:
-        ValueError: unknown graph.
-        CodeLookupError: nothing was generated, or nothing for that graph and region.
-    """
-    if graph is not None and graph not in GRAPHS:
-        near = difflib.get_close_matches(graph, GRAPHS, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"{graph!r} is not a graph.{hint} Known: {', '.join(GRAPHS)}.")
-    chosen = [s for s in sources if graph in (None, s.graph) and (region is None or region in s.regions)]
-    if not any(launches_of(source.events) for source in chosen):
-        raise CodeLookupError(_nothing(sources, graph, region))
-    return [_view(kind, chosen) for kind in dict.fromkeys(source.graph for source in chosen)]
+def matches(pattern: OpPattern, op: Op) -> bool:
+    """Say whether ``pattern`` names ``op``: the program's operator, or with ``>`` a part of its decomposition."""
+    if pattern.inside is None:
+        return pattern.is_called(operator_spellings(op.inside or op.name))
+    held = op.inside is not None and pattern.inside in operator_spellings(op.inside)
+    return held and pattern.is_called(operator_spellings(op.name))
 
 
-def _view(graph: str, sources: Sequence[Source]) -> View:
-    mine = [source for source in sources if source.graph == graph]
-    titles = (f"{graph} graph, source {n}, regions: {', '.join(s.regions) or 'none'}" for n, s in enumerate(mine, 1))
-    return View(graph, tuple(source.events for source in mine), tuple(titles), tuple(mine))
+def require_known(views: Sequence[View]) -> None:
+    """Raise :class:`CodeLookupError` if the operators of a launch are unknown."""
+    for events in (events for view in views for events in view.pieces):
+        unknown = [n for n, event in enumerate(events) if event.ops is None]
+        if unknown:
+            raise CodeLookupError(
+                "the operators of the marked launches are unknown: Inductor writes no comment above C++ kernels, and "
+                "this code was loaded from a cache that another process filled, or generated while no harness was "
+                "active. Let the test generate it (fresh caches are the default). Kernel names are only hints.\n"
+                + "\n".join(rows(events, unknown))
+            )
 
 
-def _nothing(sources: Sequence[Source], graph: str | None, region: str | None) -> str:
-    wanted = " ".join(filter(None, [graph and f"of the {graph} graph", region and f"of region {region!r}"]))
-    there = ", ".join(f"{s.graph} ({', '.join(s.regions) or 'no region'})" for s in sources)
-    if not sources:
-        return "there is no generated code: nothing was compiled with Inductor in this run, or nothing was loaded"
-    return (
-        f"there is no generated code {wanted} that launches anything; there are: {there}. Equal regions share the code "
-        f"of the first."
+def missing(views: Sequence[View], pattern: OpPattern) -> OpError:
+    """Return the error for a ``pattern`` without a match in ``views``: the operators there, and likely reasons."""
+    events = [event for view in views for piece in view.pieces for event in piece]
+    where = " and ".join(f"the {view.graph} code" for view in views)
+    there = list(dict.fromkeys(op.inside or op.name for event in events for op in event.ops or ()))
+    near = difflib.get_close_matches(pattern.name, [*there, *map(packet_name, there)], n=1, cutoff=0.7)
+    guess = _likely_reason(pattern, events) or (f"Did you mean {near[0]!r}?" if near else "")
+    said = [f"no launch of {pattern} in {where}.", guess, f"Operators there: {', '.join(there) or 'none'}."]
+    remark = (
+        "Passes change operators before code is generated: aten.mm may become aten.addmm, views such as aten.t "
+        "disappear, aten.silu is decomposed."
     )
+    return OpError("\n".join([" ".join(filter(None, said)), remark, *rows(events)]))
+
+
+def _likely_reason(pattern: OpPattern, events: Sequence[CodeEvent]) -> str:
+    every = replace(pattern, ordinal=None)
+    count = sum(any(matches(every, op) for op in event.ops or ()) for event in events)
+    if pattern.ordinal and count:
+        return f"There are {count} of {every}."
+    ops = [op for event in events for op in event.ops or ()]
+    for op in ops:
+        if op.inside and pattern.name in operator_spellings(op.name):
+            return f"It is part of {op.inside} there: write '{op.inside}>{packet_name(op.name)}'."
+    for event in events:
+        comment = event.comment if isinstance(event, (KernelLaunch, ExternCall)) else None
+        named = comment.operators if comment and event.ops else ()
+        if any(pattern.name in operator_spellings(name) for name in named if "." in name):
+            return f"The comment of {(event.ops or ())[0]} (line {event.line}) names it as an input or a replaced one."
+    for op in ops:
+        if op.name.count(".") == 1 and pattern.name.startswith(f"{op.name}."):
+            return f"Only the name {op.name!r} is known, not its overload: leave the overload out."
+    if pattern.is_known and not pattern.is_operator:
+        return f"Generated code calls operators of torch.ops, and {pattern} is not one."
+    return ""
 
 
 def views_holding(views: Sequence[View], patterns: Sequence[OpPattern]) -> list[View]:
@@ -125,9 +150,7 @@ def views_holding(views: Sequence[View], patterns: Sequence[OpPattern]) -> list[
         CodeLookupError: the operators of a launch are unknown, or no single view has them all.
         OpError: a pattern matches nothing.
     """
-    for view in views:
-        for events in view.pieces:
-            require_known(events)
+    require_known(views)
     holding = [view for view in views if all(map(view.places, patterns))]
     if holding:
         return holding
@@ -136,12 +159,6 @@ def views_holding(views: Sequence[View], patterns: Sequence[OpPattern]) -> list[
             raise missing(views, pattern)
     where = "; ".join(f"{p} in {', '.join(v.graph for v in views if v.places(p))}" for p in patterns)
     raise CodeLookupError(f"no single graph has all of them: {where}. Name operators of one graph, or graph=.")
-
-
-def missing(views: Sequence[View], pattern: OpPattern) -> Exception:
-    """Return the error for a ``pattern`` without a match in ``views``."""
-    events = [event for view in views for piece in view.pieces for event in piece]
-    return no_such_op(pattern, events, " and ".join(f"the {view.graph} code" for view in views))
 
 
 class CodeAssertions:
@@ -154,7 +171,31 @@ class CodeAssertions:
     sources: tuple[Any, ...]
 
     def _views(self, graph: str | None, region: str | None) -> list[View]:
-        return views_of(self.sources, graph, region)
+        """Return one view per graph with code, restricted to ``graph`` and ``region`` if given."""
+        if graph is not None and graph not in GRAPHS:
+            near = difflib.get_close_matches(graph, GRAPHS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"{graph!r} is not a graph.{hint} Known: {', '.join(GRAPHS)}.")
+        if not self.sources:
+            raise CodeLookupError(
+                "there is no generated code: nothing was compiled with Inductor in this run, or nothing was loaded"
+            )
+        chosen = [s for s in self.sources if graph in (None, s.graph) and (region is None or region in s.regions)]
+        if not any(isinstance(event, KernelLaunch | ExternCall) for source in chosen for event in source.events):
+            wanted = " ".join(filter(None, [graph and f"of the {graph} graph", region and f"of region {region!r}"]))
+            there = ", ".join(f"{s.graph} ({', '.join(s.regions) or 'no region'})" for s in self.sources)
+            raise CodeLookupError(
+                f"there is no generated code {wanted} that launches anything; there are: {there}. Equal regions share "
+                f"the code of the first."
+            )
+        views = []
+        for kind in dict.fromkeys(source.graph for source in chosen):
+            mine = tuple(source for source in chosen if source.graph == kind)
+            titles = [
+                f"{kind} graph, source {n}, regions: {', '.join(s.regions) or 'none'}" for n, s in enumerate(mine, 1)
+            ]
+            views.append(View(kind, tuple(source.events for source in mine), tuple(titles), mine))
+        return views
 
     @property
     def events(self) -> Events:
@@ -209,7 +250,7 @@ class CodeAssertions:
         """
         bound, pattern = bounds_of({"graphs": n})["graphs"], OpPattern.of(op)
         views = self._views(graph, region)
-        _require_known(views)
+        require_known(views)
         found = [(view, place) for view in views for place in view.places(pattern)]
         if not found and not (bound.admits(0) and pattern.is_operator):
             raise missing(views, pattern)
@@ -229,12 +270,22 @@ class CodeAssertions:
             CodeAssertionError: it is still alive.
         """
         views = self._views(graph, region)
-        buffer = op_or_buffer if isinstance(op_or_buffer, str) and _is_buffer(views, op_or_buffer) else None
-        first, second = None if buffer else OpPattern.of(op_or_buffer), OpPattern.of(op)
+        written = {name for view in views for events in view.pieces for event in events for name in event.writes}
+        is_buffer = isinstance(op_or_buffer, str) and op_or_buffer in written
+        first, second = None if is_buffer else OpPattern.of(op_or_buffer), OpPattern.of(op)
         for view in views_holding(views, [pattern for pattern in (first, second) if pattern]):
-            made = view.places(first) if first else _writers(view, str(buffer))
-            for piece, written, user in _used_in_same_piece(view, made, view.places(second), f"{op_or_buffer}", second):
-                _check_freed(view, written, _buffers(view, written, first, buffer), (piece, user), second)
+            used = view.places(second)
+            made = view.places(first) if first else _writers(view, op_or_buffer)
+            made = [place for place in made if any(piece == place[0] for piece, _ in used)]
+            if not made:
+                raise CodeLookupError(
+                    f"no source of the {view.graph} graph contains both {op_or_buffer} and {second}; buffers that "
+                    f"cross sources belong to the code around them"
+                )
+            for place in made:
+                user = min(one for one in used if one[0] == place[0])
+                for buffer in _buffers(view, place, first) if first else (op_or_buffer,):
+                    _check_freed(view, place, buffer, user, second)
 
     def assert_peak_live_bytes(
         self,
@@ -272,7 +323,7 @@ class CodeAssertions:
             CodeAssertionError: one does.
         """
         views = self._views(graph, region)
-        _require_known(views)
+        require_known(views)
         for view in views:
             copies = [(n, i) for n, events in enumerate(view.pieces) for i, e in enumerate(events) if _only_copies(e)]
             if copies:
@@ -289,12 +340,6 @@ def _at_least_two(ops: Sequence[OpLike]) -> list[OpPattern]:
                 f"{one} is named twice; ordinals tell launches of one operator apart: '{one}#1', '{one}#2'"
             )
     return patterns
-
-
-def _require_known(views: Sequence[View]) -> None:
-    for view in views:
-        for events in view.pieces:
-            require_known(events)
 
 
 def _comparable(view: View, patterns: Sequence[OpPattern]) -> list[list[list[Position]]]:
@@ -346,36 +391,14 @@ def _exclusive(one: CodeEvent, other: CodeEvent) -> bool:
     return False
 
 
-def _is_buffer(views: Sequence[View], name: str) -> bool:
-    return any(name in event.writes for view in views for events in view.pieces for event in events)
-
-
 def _writers(view: View, buffer: str) -> list[Position]:
-    """Return where ``buffer`` is first written."""
+    """Return where ``buffer`` is first written in each piece."""
     found = [(n, i) for n, events in enumerate(view.pieces) for i, e in enumerate(events) if buffer in e.writes]
     return [next(place for place in found if place[0] == piece) for piece in dict.fromkeys(p for p, _ in found)]
 
 
-def _used_in_same_piece(
-    view: View, made: list[Position], used: list[Position], name: str, second: OpPattern
-) -> list[tuple[int, Position, int]]:
-    found = [
-        (place[0], place, min(i for piece, i in used if piece == place[0]))
-        for place in made
-        if any(piece == place[0] for piece, _ in used)
-    ]
-    if not found:
-        raise CodeLookupError(
-            f"no source of the {view.graph} graph contains both {name} and {second}; buffers that cross sources belong "
-            f"to the code around them"
-        )
-    return found
-
-
-def _buffers(view: View, written: Position, pattern: OpPattern | None, buffer: str | None) -> tuple[str, ...]:
+def _buffers(view: View, written: Position, pattern: OpPattern) -> tuple[str, ...]:
     """Return the buffers that ``pattern`` writes in a launch, or all buffers of the launch if unknown."""
-    if buffer or pattern is None:
-        return (str(buffer),)
     event = view[written]
     computed = event.ops_of if isinstance(event, KernelLaunch) else ()
     mine = tuple(name for name, ops in computed if any(matches(pattern, op) for op in ops) and name in event.writes)
@@ -384,15 +407,14 @@ def _buffers(view: View, written: Position, pattern: OpPattern | None, buffer: s
     return mine or event.writes
 
 
-def _check_freed(view: View, written: Position, buffers: tuple[str, ...], used: Position, second: OpPattern) -> None:
+def _check_freed(view: View, written: Position, buffer: str, used: Position, second: OpPattern) -> None:
     piece, made = written
-    for buffer in buffers:
-        freed = freed_at(view.pieces[piece], made, buffer)
-        if freed is None or freed > used[1]:
-            when = "never freed here" if freed is None else f"freed only at {view.lines([(piece, freed)])}"
-            marked = [written, used, *([(piece, freed)] if freed is not None else [])]
-            message = f"{buffer} ({view.lines([written])}) is not freed before {second} ({view.lines([used])}): {when}"
-            raise view.failure(message, marked)
+    freed = freed_at(view.pieces[piece], made, buffer)
+    if freed is None or freed > used[1]:
+        when = "never freed here" if freed is None else f"freed only at {view.lines([(piece, freed)])}"
+        marked = [written, used, *([(piece, freed)] if freed is not None else [])]
+        message = f"{buffer} ({view.lines([written])}) is not freed before {second} ({view.lines([used])}): {when}"
+        raise view.failure(message, marked)
 
 
 def _only_copies(event: CodeEvent) -> bool:

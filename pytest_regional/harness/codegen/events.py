@@ -238,7 +238,6 @@ class Events(tuple[CodeEvent, ...]):
     __slots__ = ()
 
     def __str__(self) -> str:
-
         return "\n".join(rows(self))
 
     def of_kind(self, kind: str) -> Events:
@@ -291,24 +290,19 @@ class UnknownSizeError(RegionalError, LookupError):
 
 def rows(events: Iterable[CodeEvent], marked: Collection[int] = ()) -> list[str]:
     """Return one line per event, ``>`` before those whose position is in ``marked``; aliases are left out."""
-    shown = [(n, event) for n, event in enumerate(events) if event.kind != "alias" or n in marked]
-    return [
-        f"{'>' if n in marked else ' '} {event.line:5} {_indent(event)}{event.kind:10} {_details(event)}"
-        for n, event in shown
-    ]
-
-
-def _indent(event: CodeEvent) -> str:
-    return "  " * len(event.path)
-
-
-def _details(event: CodeEvent) -> str:
-    text = event.text if len(event.text) <= 100 else event.text[:97] + "..."
-    if isinstance(event, KernelLaunch) and event.loops > 1:
-        text += f"  (loop {event.loop} of {event.loops})"
-    if event.stream:
-        text += f"  (stream {event.stream})"
-    return f"{text}  [{ops_shown(event.ops)}]" if event.ops is None or event.ops else text
+    lines = []
+    for n, event in enumerate(events):
+        if event.kind == "alias" and n not in marked:
+            continue
+        text = event.text if len(event.text) <= 100 else event.text[:97] + "..."
+        if isinstance(event, KernelLaunch) and event.loops > 1:
+            text += f"  (loop {event.loop} of {event.loops})"
+        if event.stream:
+            text += f"  (stream {event.stream})"
+        if event.ops is None or event.ops:
+            text += f"  [{ops_shown(event.ops)}]"
+        lines.append(f"{'>' if n in marked else ' '} {event.line:5} {'  ' * len(event.path)}{event.kind:10} {text}")
+    return lines
 
 
 def ops_shown(ops: tuple[Op, ...] | None) -> str:
@@ -331,48 +325,28 @@ SYNCHRONIZATIONS = "streams."
 
 def is_ordered(events: Sequence[CodeEvent], first: int, second: int) -> bool:
     """Say whether the launch at ``first`` has ended on the GPU when the later one at ``second`` starts."""
-    waiting, marks = _Waiting(events[first].stream), frozenset[str]()
-    for event in events[first + 1 : second]:
-        if isinstance(event, StreamSync):
-            marks = waiting.after(event, marks, streams_of(events))
-    return waiting.holds(events[second].stream)
-
-
-def streams_of(events: Sequence[CodeEvent]) -> frozenset[str]:
-    """Return the streams that are used."""
-    return frozenset(event.stream for event in events)
-
-
-class _Waiting:
-    """The streams on which all following work runs after one launch."""
-
-    def __init__(self, stream: str) -> None:
-        self._streams = {stream}
-        self._everywhere = False
-
-    def holds(self, stream: str) -> bool:
-        return self._everywhere or stream in self._streams
-
-    def after(self, sync: StreamSync, marks: frozenset[str], known: frozenset[str]) -> frozenset[str]:
-        """Apply ``sync``; return the events that are recorded after the launch."""
-        arguments = [*sync.arguments, "", ""]
-        first, second = arguments[0], _named(arguments[1], known)
-        if sync.action == "record_event":
-            return marks | {first} if self.holds(second) else marks - {first}
-        if sync.action == "wait_event" and first in marks:
-            self._streams.add(second)
-        elif sync.action == "wait_stream" and self.holds(second):
-            self._streams.add(_named(first, known))
+    known = {event.stream for event in events}
+    #: The streams on which all following work runs after the launch, and the events that are recorded after it.
+    behind, marks = {events[first].stream}, set[str]()
+    for sync in events[first + 1 : second]:
+        if not isinstance(sync, StreamSync):
+            continue
+        one, other = (*sync.arguments, "", "")[:2]
+        # A number without a ``with`` is the stream around the wrapper.
+        stream, other_stream = (index if index in known else DEFAULT for index in (one, other))
+        if sync.action == "record_event" and other_stream in behind:
+            marks.add(one)
+        elif sync.action == "record_event":
+            marks.discard(one)
+        elif sync.action == "wait_event" and one in marks:
+            behind.add(other_stream)
+        elif sync.action == "wait_stream" and other_stream in behind:
+            behind.add(stream)
         # Those where the host waits: everything launched afterwards runs later.
-        waited = {
-            "synchronize_event": first in marks,
-            "synchronize_stream": self.holds(_named(first, known)),
-            "synchronize_device": True,
-        }
-        self._everywhere |= waited.get(sync.action, False)
-        return marks
-
-
-def _named(index: str, known: frozenset[str]) -> str:
-    """Return the stream of that number; a number without a ``with`` is the stream around the wrapper."""
-    return index if index in known else DEFAULT
+        elif (
+            (sync.action == "synchronize_event" and one in marks)
+            or (sync.action == "synchronize_stream" and stream in behind)
+            or sync.action == "synchronize_device"
+        ):
+            return True
+    return events[second].stream in behind

@@ -1,12 +1,16 @@
-"""Kernels in a wrapper: which parameters they read and write; and the lines of code that make a result, for editors."""
+"""What a wrapper names: operators, and kernels with what they read and write; and lines of code, for editors."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from functools import cache
+from typing import Any, Protocol
 
+import torch
+
+from pytest_regional._torch.operators import schema_of
 from pytest_regional.harness.codegen.events import (
     Alias,
     CodeEvent,
@@ -16,7 +20,158 @@ from pytest_regional.harness.codegen.events import (
     Return,
     UnreadableCodeError,
 )
-from pytest_regional.harness.codegen.operators import dotted, module_aliases
+
+# Inductor's names for library routines that are not operators of that name.
+EXTERN_KERNELS = {
+    "bias_addmm": "aten.addmm.default",
+    "mm_dtype": "aten.mm.dtype",
+    "bmm_dtype": "aten.bmm.dtype",
+    "conv1x1_via_mm": "aten.convolution.default",
+    "call_aten_dw": "aten.convolution_backward.default",
+    "call_aten_dx": "aten.convolution_backward.default",
+    "_mm_plus_mm": "inductor._mm_plus_mm.default",
+}
+# Names before a dot in a wrapper that are not buffers.
+MODULES = frozenset(
+    ["torch", "aten", "extern_kernels", "inductor_ops", "_quantized", "async_compile", "math", "self", "device", "inf"]
+)
+REDUCTIONS = frozenset(["sum", "prod", "amax", "amin", "any"])
+COLLECTIVES = ("_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "_dtensor")
+
+
+def dotted(node: ast.expr) -> str | None:
+    """Return ``"a.b.c"`` for an attribute chain on a name, None for anything else."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else None
+
+
+def module_aliases(module: ast.Module) -> dict[str, str]:
+    """Return the meaning of the module's short names, such as ``torch.ops.aten`` for ``aten``."""
+    aliases: dict[str, str] = {}
+    for statement in module.body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            path = dotted(statement.value)
+            if path and "." in path:
+                aliases[statement.targets[0].id] = path
+    return aliases
+
+
+def operator_called(path: str) -> str | None:
+    """Return the operator that the resolved call ``path`` runs, such as ``"aten.mm.default"``, or None."""
+    if path.startswith("torch.ops."):
+        return path.removeprefix("torch.ops.")
+    if path.startswith("extern_kernels."):
+        name = path.removeprefix("extern_kernels.")
+        return EXTERN_KERNELS.get(name, f"aten.{name}.default")
+    return None
+
+
+def reduction_finished(call: ast.Call) -> str | None:
+    """Return ``"sum"`` for ``workspace[0:64].view(8, 8).sum(dim=0)``, else None.
+
+    This is how Inductor sums the partial results in the workspace of a kernel that reduces both dimensions.
+    """
+    node: ast.expr = call
+    methods = []
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        methods.append(node.func.attr)
+        node = node.func.value
+    found = [method for method in methods if method in REDUCTIONS]
+    return found[0] if found and isinstance(node, ast.Subscript) else None
+
+
+def is_collective(operator: str) -> bool:
+    """Say whether ``operator`` belongs to a namespace of collectives."""
+    return operator.partition(".")[0] in COLLECTIVES
+
+
+def is_wait(operator: str) -> bool:
+    """Say whether ``operator`` waits for a collective."""
+    return is_collective(operator) and operator.split(".")[1] == "wait_tensor"
+
+
+def mentioned(*nodes: ast.AST) -> tuple[str, ...]:
+    """Return the variables that ``nodes`` mention, once each, in order; names of functions and modules are left out."""
+    found: dict[str, None] = {}
+    pending = list(reversed(nodes))
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Name) and node.id not in MODULES:
+            found[node.id] = None
+        pending += reversed(_parts(node))
+    return tuple(found)
+
+
+def _parts(node: ast.AST) -> list[ast.AST]:
+    """Return the children of ``node`` without the name of a called function; the frequent kinds go first."""
+    if isinstance(node, (ast.Constant, ast.Name)):
+        return []
+    if isinstance(node, (ast.Tuple, ast.List)):
+        return [*node.elts]
+    if isinstance(node, ast.Attribute):
+        return [node.value]
+    if isinstance(node, ast.Call):
+        function = [] if isinstance(node.func, ast.Name) else [node.func]
+        return [*function, *node.args, *(keyword.value for keyword in node.keywords)]
+    return list(ast.iter_child_nodes(node))
+
+
+def targets_of(node: ast.Assign) -> tuple[str, ...]:
+    """Return the variables that an assignment binds; ``buf1[0] = x`` binds ``buf1``."""
+    found = [part.id for target in node.targets for part in ast.walk(target) if isinstance(part, ast.Name)]
+    return tuple(dict.fromkeys(found))
+
+
+def spelled(node: ast.expr) -> str:
+    """Return ``buf0`` or ``buf0[1]`` for a variable or an element of one, else the variable in it."""
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        return f"{spelled(node.value)}[{node.slice.value!r}]"
+    return node.id if isinstance(node, ast.Name) else next(iter(mentioned(node)), "")
+
+
+def elements_of(target: ast.expr) -> tuple[str, ...]:
+    """Return the names that an assignment's ``target`` binds, element by element."""
+    if isinstance(target, (ast.Tuple, ast.List)):
+        return tuple(map(spelled, target.elts))
+    return (spelled(target),)
+
+
+COPIES = frozenset(["aten.copy_", "aten.copy", "aten.clone", "aten.lift_fresh_copy", "aten.contiguous"])
+
+
+def packet_name(name: str) -> str:
+    """Return ``"aten.add"`` for ``"aten.add.Tensor"`` and for ``"aten.add"``."""
+    return ".".join(name.split(".")[:2])
+
+
+@cache
+def overload_of(name: str) -> Any:
+    """Return the overload called ``name``, or the first one of its packet if ``name`` is a packet, or None."""
+    namespace, _, rest = name.partition(".")
+    operator, _, overload = rest.partition(".")
+    packet: Any = getattr(getattr(torch.ops, namespace), operator, None) if operator.isidentifier() else None
+    overloads: list[str] = packet.overloads() if hasattr(packet, "overloads") else []
+    chosen = overload or next(iter(overloads), "")
+    return getattr(packet, chosen) if chosen in overloads else None
+
+
+def mutated_positions(name: str) -> tuple[int, ...]:
+    """Return the positions of the arguments that the operator writes."""
+    overload = overload_of(name)
+    arguments = schema_of(overload).arguments if overload else ()
+    return tuple(i for i, argument in enumerate(arguments) if argument.alias_info and argument.alias_info.is_write)
+
+
+def only_moves(name: str) -> bool:
+    """Say whether the operator only copies or makes a view."""
+    if packet_name(name) in COPIES:
+        return True
+    overload = overload_of(name)
+    return bool(overload and overload.is_view)
+
 
 _LOADS = frozenset({"load", "descriptor_load"})
 _STORES = frozenset({"store", "descriptor_store"})
@@ -50,8 +205,13 @@ def accesses_of(function: ast.FunctionDef, functions: Functions, around: tuple[s
                 found.loaded |= _behind(argument, behind) if parameter in inner.loaded else set()
                 found.stored |= _behind(argument, behind) if parameter in inner.stored else set()
             continue
+        # tl.load(pointer), tl.load(pointer=...) or descriptor.load(...)
+        given = {keyword.arg: keyword.value for keyword in call.keywords}
+        pointer = call.args[0] if call.args else given.get("pointer", call.func)
+        if isinstance(call.func, ast.Attribute) and not name.startswith(("tl.", "tl_", "triton.", "triton_helpers.")):
+            pointer = call.func.value
         method = name.rpartition(".")[2]
-        touched = _behind(_pointer_of(call, name), behind)
+        touched = _behind(pointer, behind)
         found.loaded |= touched if method in _LOADS or method.startswith("atomic_") else set()
         found.stored |= touched if method in _STORES or method.startswith("atomic_") else set()
     return found
@@ -74,14 +234,6 @@ def _pointers(function: ast.FunctionDef) -> dict[str, set[str]]:
     return behind
 
 
-def _pointer_of(call: ast.Call, name: str) -> ast.expr:
-    """Return the pointer of ``tl.load(pointer)``, ``tl.load(pointer=...)`` or ``descriptor.load(...)``."""
-    given = {keyword.arg: keyword.value for keyword in call.keywords}
-    if isinstance(call.func, ast.Attribute) and not name.startswith(("tl.", "tl_", "triton.", "triton_helpers.")):
-        return call.func.value
-    return call.args[0] if call.args else given.get("pointer", call.func)
-
-
 def _behind(node: ast.expr, behind: Mapping[str, set[str]]) -> set[str]:
     """Return the parameters that the value of ``node`` may point into; a loaded value is no pointer."""
     found: set[str] = set()
@@ -99,9 +251,6 @@ def _bound(function: ast.FunctionDef, call: ast.Call) -> Iterator[tuple[str, ast
     names = [argument.arg for argument in function.args.args]
     yield from zip(names, call.args, strict=False)
     yield from ((keyword.arg, keyword.value) for keyword in call.keywords if keyword.arg)
-
-
-TEMPLATE = "triton_tem_"
 
 
 @dataclass(frozen=True)
@@ -174,22 +323,17 @@ def _cpp_parameters(types: ast.expr, source: str) -> tuple[Parameter, ...]:
     """Read ``['const float*', 'float*']``; the C++ signature shows which of the written ones are also read."""
     if not isinstance(types, ast.List):
         return ()
-    spelled = [_text(element) or "" for element in types.elts]
-    names = _cpp_names(source)
-    if len(names) != len(spelled):
-        names = [f"parameter{number}" for number in range(len(spelled))]
-    return tuple(_cpp_parameter(name, spelling) for name, spelling in zip(names, spelled, strict=True))
-
-
-def _cpp_parameter(name: str, spelling: str) -> Parameter:
-    pointer, const = spelling.endswith("*"), spelling.startswith("const ")
-    return Parameter(name, reads=pointer and (const or name.startswith("in_out")), writes=pointer and not const)
-
-
-def _cpp_names(source: str) -> list[str]:
-    """Return the parameter names of the ``extern "C"`` function in C++ ``source``."""
+    spellings = [_text(element) or "" for element in types.elts]
     signature = source.partition('extern "C"')[2].partition("(")[2].partition(")")[0]
-    return [part.split()[-1].lstrip("*") for part in signature.split(",") if part.strip()]
+    names = [part.split()[-1].lstrip("*") for part in signature.split(",") if part.strip()]
+    if len(names) != len(spellings):
+        names = [f"parameter{number}" for number in range(len(spellings))]
+    found = []
+    for name, spelling in zip(names, spellings, strict=True):
+        pointer, const = spelling.endswith("*"), spelling.startswith("const ")
+        reads = pointer and (const or name.startswith("in_out"))
+        found.append(Parameter(name, reads=reads, writes=pointer and not const))
+    return tuple(found)
 
 
 def _triton_definition(name: str, source: str) -> KernelDefinition:
@@ -203,7 +347,7 @@ def _triton_definition(name: str, source: str) -> KernelDefinition:
     function = functions.get(name) or list(functions.values())[-1]
     mutated = _mutated(function)
     written_by_user = not function.name.startswith("triton_")
-    accesses = accesses_of(function, functions) if function.name.startswith(TEMPLATE) else Accesses()
+    accesses = accesses_of(function, functions) if function.name.startswith("triton_tem_") else Accesses()
     names = [argument.arg for argument in function.args.args]
     parameters = [_triton_parameter(argument, mutated, written_by_user, accesses) for argument in names]
     return KernelDefinition(name, "triton", tuple(parameters), function.name)
@@ -224,16 +368,10 @@ def _triton_parameter(name: str, mutated: frozenset[str], written_by_user: bool,
 
 def _mutated(function: ast.FunctionDef) -> frozenset[str]:
     """Return ``mutated_arg_names`` of the ``inductor_meta`` in the decorators."""
-    for decorator in function.decorator_list:
-        for keyword in decorator.keywords if isinstance(decorator, ast.Call) else ():
-            if keyword.arg == "inductor_meta" and isinstance(keyword.value, ast.Dict):
-                return _strings_under("mutated_arg_names", keyword.value)
-    return frozenset()
-
-
-def _strings_under(key: str, table: ast.Dict) -> frozenset[str]:
-    for name, value in zip(table.keys, table.values, strict=True):
-        if name is not None and _text(name) == key:
+    keywords = [one for call in function.decorator_list if isinstance(call, ast.Call) for one in call.keywords]
+    tables = [one.value for one in keywords if one.arg == "inductor_meta" and isinstance(one.value, ast.Dict)]
+    for name, value in (item for table in tables for item in zip(table.keys, table.values, strict=True)):
+        if name is not None and _text(name) == "mutated_arg_names":
             return frozenset(filter(None, (_text(part) for part in ast.walk(value) if isinstance(part, ast.expr))))
     return frozenset()
 
@@ -256,11 +394,7 @@ class Wrapper:
 
     @staticmethod
     def of(text: str) -> Wrapper:
-        """Parse ``text``.
-
-        Raises:
-            UnreadableCodeError: it is C++ (``cpp_wrapper``), or has no function ``call``.
-        """
+        """Parse ``text``."""
         try:
             module = ast.parse(text)
         except SyntaxError as error:
@@ -268,34 +402,21 @@ class Wrapper:
                 f"the generated code is not Python (line {error.lineno}: {error.msg}); the reader supports Inductor's "
                 f"Python wrappers, not the code of AOTInductor or cpp_wrapper"
             ) from error
-        functions = _functions(module)
-        if "call" not in functions:
-            raise UnreadableCodeError(_why_no_call(module))
-        return Wrapper(text.split("\n"), functions, kernels_of(module), module_aliases(module))
-
-
-def _functions(module: ast.Module) -> dict[str, ast.FunctionDef]:
-    found = {part.name: part for part in module.body if isinstance(part, ast.FunctionDef)}
-    for part in module.body:
-        if isinstance(part, ast.ClassDef):
-            found |= {inner.name: inner for inner in part.body if isinstance(inner, ast.FunctionDef)}
-    return found
-
-
-def _why_no_call(module: ast.Module) -> str:
-    assigned = {
-        target.id
-        for part in ast.walk(module)
-        if isinstance(part, ast.Assign)
-        for target in part.targets
-        if isinstance(target, ast.Name)
-    }
-    if "cpp_wrapper_src" in assigned:
-        return (
-            "the generated code is a C++ wrapper, which is not supported; compile with "
-            "torch._inductor.config.cpp_wrapper = False"
+        functions = {part.name: part for part in module.body if isinstance(part, ast.FunctionDef)}
+        for part in module.body:
+            if isinstance(part, ast.ClassDef):
+                functions |= {inner.name: inner for inner in part.body if isinstance(inner, ast.FunctionDef)}
+        if "call" in functions:
+            return Wrapper(text.split("\n"), functions, kernels_of(module), module_aliases(module))
+        assigned = [target for part in ast.walk(module) if isinstance(part, ast.Assign) for target in part.targets]
+        if any(isinstance(target, ast.Name) and target.id == "cpp_wrapper_src" for target in assigned):
+            raise UnreadableCodeError(
+                "the generated code is a C++ wrapper, which is not supported; compile with "
+                "torch._inductor.config.cpp_wrapper = False"
+            )
+        raise UnreadableCodeError(
+            "the generated code has no function 'call', so it is not one of Inductor's Python wrappers"
         )
-    return "the generated code has no function 'call', so it is not one of Inductor's Python wrappers"
 
 
 #: Of one failure; the first are the most likely ones.
@@ -340,15 +461,16 @@ class CodePlace:
 def places_of(source: Source, events: Iterable[CodeEvent]) -> list[CodePlace]:
     """Return the lines of ``events``, each followed by the kernel that it launches, each line once."""
     kernels = Wrapper.of(source.text).kernels
-    return list({place.line: place for event in events for place in _of_event(source, event, kernels)}.values())
-
-
-def _of_event(source: Source, event: CodeEvent, kernels: Mapping[str, KernelDefinition]) -> Iterator[CodePlace]:
-    ops = ", ".join(dict.fromkeys(op.name for op in event.ops or ()))
-    kernel = event.kernel if isinstance(event, KernelLaunch) else ""
-    yield CodePlace(source, event.line, f"{event.kind} {kernel or event.text}" + (f" computes {ops}" if ops else ""))
-    if kernel in kernels:
-        yield CodePlace(source, kernels[kernel].line, f"{kernels[kernel].language.partition('_')[0]} code of {kernel}")
+    places: dict[int, CodePlace] = {}
+    for event in events:
+        ops = ", ".join(dict.fromkeys(op.name for op in event.ops or ()))
+        kernel = event.kernel if isinstance(event, KernelLaunch) else ""
+        what = f"{event.kind} {kernel or event.text}" + (f" computes {ops}" if ops else "")
+        places[event.line] = CodePlace(source, event.line, what)
+        if kernel in kernels:
+            line, language = kernels[kernel].line, kernels[kernel].language.partition("_")[0]
+            places[line] = CodePlace(source, line, f"{language} code of {kernel}")
+    return list(places.values())
 
 
 def places_of_results(
@@ -382,14 +504,13 @@ def places_of_results(
 
 def _makers(events: Sequence[CodeEvent], names: Iterable[str]) -> list[CodeEvent]:
     """Return the last launch or call that writes each of ``names``, through aliases, in order."""
-    makers = {id(event): event for name in names for event in _maker(events, name)}
+    makers: dict[int, CodeEvent] = {}
+    for wanted in names:
+        name = wanted
+        for event in reversed(events):
+            if name in event.writes and isinstance(event, KernelLaunch | ExternCall):
+                makers[id(event)] = event
+                break
+            if name in event.writes and isinstance(event, Alias) and event.reads:
+                name = event.reads[0]
     return sorted(makers.values(), key=lambda event: event.line)
-
-
-def _maker(events: Sequence[CodeEvent], name: str) -> Iterator[CodeEvent]:
-    for event in reversed(events):
-        if name in event.writes and isinstance(event, KernelLaunch | ExternCall):
-            yield event
-            return
-        if name in event.writes and isinstance(event, Alias) and event.reads:
-            name = event.reads[0]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import math
 import operator as arithmetic
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,15 +45,10 @@ def bytes_of(event: Allocate, hints: Sizes) -> int:
     stride = [_value(item, hints) for item in event.stride]
     if math.prod(size) == 0:
         return 0
-    spanned = 1 + sum((extent - 1) * step for extent, step in zip(size, stride, strict=True))
-    return spanned * _itemsize(event.dtype)
-
-
-def _itemsize(dtype: str) -> int:
-    found = getattr(torch, dtype.removeprefix("torch."), None)
-    if not isinstance(found, torch.dtype):
-        raise KeyError(dtype or "its dtype")
-    return int(found.itemsize)
+    dtype = getattr(torch, event.dtype.removeprefix("torch."), None)
+    if not isinstance(dtype, torch.dtype):
+        raise KeyError(event.dtype or "its dtype")
+    return int(dtype.itemsize) * (1 + sum((extent - 1) * step for extent, step in zip(size, stride, strict=True)))
 
 
 def _value(text: str, hints: Sizes) -> int:
@@ -103,9 +100,6 @@ class _State:
         for key in [key for key in self.held if key == name or key.startswith(f"{name}[")]:
             del self.held[key]
 
-    def copy(self) -> _State:
-        return _State(dict(self.held))
-
 
 @dataclass(frozen=True)
 class Peak:
@@ -147,11 +141,16 @@ class _Walk:
             if step is None:
                 for position, event in group:
                     self.execute(event, state)
-                    peak = _higher(peak, _peak_at(state, position))
+                    live = sorted(state.live(), key=lambda storage: storage.number)
+                    buffers = tuple(f"{storage.name} ({storage.size})" for storage in live)
+                    peak = _higher(peak, Peak(state.bytes(), position, buffers))
             elif step.kind == "if":
-                arms = [self.run(list(arm), state.copy(), depth + 1) for _, arm in _arms(group, depth)]
-                peak = _higher(peak, *(arm_peak for arm_peak, _ in arms))
-                state = max((after for _, after in arms), key=_State.bytes)
+                arms = [list(arm) for _, arm in itertools.groupby(group, lambda item: item[1].path[depth].arm)]
+                if len(arms) == 1:
+                    arms.append([])  # one without events, such as a missing else, does nothing
+                ends = [self.run(arm, _State(dict(state.held)), depth + 1) for arm in arms]
+                peak = _higher(peak, *(arm_peak for arm_peak, _ in ends))
+                state = max((after for _, after in ends), key=_State.bytes)
             else:
                 inner, state = self.run(group, state, depth + 1)
                 peak = _higher(peak, inner)
@@ -164,20 +163,28 @@ class _Walk:
                 state.forget(name)
                 state.held[name] = (self._storage(name, lambda: bytes_of(event, self.hints)),)
         elif isinstance(event, (Alias, Reuse)):
-            _bind(event, state)
+            storages = tuple(storage for name in event.reads for storage in state.of(name))
+            for name in event.reads if isinstance(event, Reuse) and event.freed else ():
+                state.forget(name)
+            for name in event.writes:
+                state.forget(name)
+                if storages:
+                    state.held[name] = storages
         elif isinstance(event, Free):
             for name in event.reads:
                 state.forget(name)
         elif isinstance(event, ExternCall):
             for name in set(event.writes) - set(event.reads):
-                self._result(event, name, state)
+                # It allocates itself; ``out=`` and in-place results have memory already.
+                if name not in state.held and event.text.startswith(f"{name} = "):
+                    state.held[name] = (self._storage(name, functools.partial(self.hints.__getitem__, name)),)
         elif isinstance(event, Return):
-            self._leave(event, state)
-
-    def _result(self, event: ExternCall, name: str, state: _State) -> None:
-        """Account for memory that a call allocates itself; ``out=`` and in-place results have some already."""
-        if name not in state.held and event.text.startswith(f"{name} = "):
-            state.held[name] = (self._storage(name, lambda: self.hints[name]),)
+            # The other names of the function that returns are gone; the caller's have another prefix.
+            function = next((step.label for step in reversed(event.path) if step.kind == "call"), None)
+            for name in list(state.held):
+                mine = function is None or name.startswith(f"{function}_")
+                if mine and not name.startswith(f"{function}_args") and name not in event.reads:
+                    state.held.pop(name, None)
 
     def _storage(self, name: str, size: Callable[[], int]) -> Storage:
         try:
@@ -186,30 +193,6 @@ class _Walk:
             needed = f"{name} (made by a call)" if missing.args[0] == name else f"{name} (needs {missing.args[0]})"
             self.unknown.append(needed)
             return Storage(next(self.numbers), name, 0)
-
-    def _leave(self, event: Return, state: _State) -> None:
-        """Drop the other names of a function that returns; the caller's have another prefix."""
-        function = next((step.label for step in reversed(event.path) if step.kind == "call"), None)
-        for name in list(state.held):
-            mine = function is None or name.startswith(f"{function}_")
-            if mine and not name.startswith(f"{function}_args") and name not in event.reads:
-                state.held.pop(name, None)
-
-
-def _bind(event: Alias | Reuse, state: _State) -> None:
-    storages = tuple(storage for name in event.reads for storage in state.of(name))
-    if isinstance(event, Reuse) and event.freed:
-        for name in event.reads:
-            state.forget(name)
-    for name in event.writes:
-        state.forget(name)
-        if storages:
-            state.held[name] = storages
-
-
-def _peak_at(state: _State, position: int) -> Peak:
-    live = sorted(state.live(), key=lambda storage: storage.number)
-    return Peak(state.bytes(), position, tuple(f"{storage.name} ({storage.size})" for storage in live))
 
 
 def _higher(*peaks: Peak) -> Peak:
@@ -230,15 +213,9 @@ def _levels(
         yield (members[0][1].path[depth] if found else None), members
 
 
-def _arms(group: list[tuple[int, CodeEvent]], depth: int) -> list[tuple[int, list[tuple[int, CodeEvent]]]]:
-    """Return the arms of an ``if``; one without events, such as a missing ``else``, does nothing."""
-    found = [(arm, list(members)) for arm, members in itertools.groupby(group, lambda item: item[1].path[depth].arm)]
-    return [*found, (-1, [])] if len(found) == 1 else found
-
-
 def freed_at(events: Sequence[CodeEvent], made: int, buffer: str) -> int | None:
     """Return the position after ``made`` where the memory of ``buffer`` is deleted or reused, or None."""
-    walk, state, wanted = _Walk(_NoSizes()), _State(), set[Storage]()
+    walk, state, wanted = _Walk(defaultdict(int)), _State(), set[Storage]()
     for position, event in enumerate(events):
         held = {storage for name in event.reads for storage in state.of(name)}
         if isinstance(event, Reuse) and held & wanted:
@@ -250,10 +227,3 @@ def freed_at(events: Sequence[CodeEvent], made: int, buffer: str) -> int | None:
         elif wanted and not wanted & state.live():
             return position
     return None
-
-
-class _NoSizes(dict[str, int]):
-    """Hints for a walk that only needs lifetimes."""
-
-    def __missing__(self, name: str) -> int:
-        return 0

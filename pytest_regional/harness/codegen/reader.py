@@ -12,7 +12,6 @@ from typing import Any
 
 from pytest_regional._torch.inductor import RawLaunch
 from pytest_regional._torch.operators import is_op_overload
-from pytest_regional.harness.codegen import operators
 from pytest_regional.harness.codegen.events import (
     DEFAULT,
     STREAM_GETTERS,
@@ -39,7 +38,22 @@ from pytest_regional.harness.codegen.events import (
     comments_between,
     origin_comments,
 )
-from pytest_regional.harness.codegen.kernels import KernelDefinition, Wrapper
+from pytest_regional.harness.codegen.kernels import (
+    COPIES,
+    KernelDefinition,
+    Wrapper,
+    dotted,
+    elements_of,
+    is_collective,
+    is_wait,
+    mentioned,
+    mutated_positions,
+    operator_called,
+    packet_name,
+    reduction_finished,
+    spelled,
+    targets_of,
+)
 
 Origins = tuple[LaunchOrigin, ...]
 
@@ -72,9 +86,9 @@ def _own(launch: RawLaunch) -> set[Any]:
     if launch.node is not None and is_op_overload(launch.node.target):
         return {launch.node}
     # Unknown, or an operator around it such as control_deps: use the called operator.
-    called = operators.operator_called(launch.kernel)
-    (_, mentioned), packet = launch.buffers[0], operators.packet_name(called) if called else None
-    return {node for node in mentioned if operators.packet_name(str(node.target)) == packet}
+    called = operator_called(launch.kernel)
+    (_, nodes), packet = launch.buffers[0], packet_name(called) if called else None
+    return {node for node in nodes if packet_name(str(node.target)) == packet}
 
 
 def _origin(launch: RawLaunch, owned: set[Any]) -> LaunchOrigin:
@@ -101,8 +115,8 @@ def _ops(nodes: Sequence[Any], owned: set[Any]) -> tuple[Op, ...]:
 
 def _op(node: Any) -> Op:
     target, original = str(node.target), node.meta.get("original_aten")
-    whole = operators.packet_name(str(original)) if original is not None else None
-    return Op(target, whole if whole not in (None, operators.packet_name(target)) else None)
+    whole = packet_name(str(original)) if original is not None else None
+    return Op(target, whole if whole not in (None, packet_name(target)) else None)
 
 
 @lru_cache(maxsize=256)
@@ -112,16 +126,19 @@ def events_of(text: str, origins: Origins | None) -> Events:
     Raises:
         UnreadableCodeError: ``text`` is not a Python wrapper.
     """
-    events = read_events(text)
+    events = list(_FunctionReader(Wrapper.of(text), "call", ()).events())
     return Events(_with_origins(events, origins) if origins is not None else _guarded(events))
 
 
 def _with_origins(events: list[CodeEvent], origins: Origins) -> list[CodeEvent]:
     """Give each launch the operators of the origin that makes one of its buffers, or of its kernel's next origin."""
     waiting: dict[str, deque[LaunchOrigin]] = {}
-    shared = _shared_schedules(origins)
+    kernels: dict[tuple[tuple[str, ...], ...], set[str]] = {}
     for origin in origins:
         waiting.setdefault(origin.kernel, deque()).append(origin)
+        kernels.setdefault(origin.parts, set()).add(origin.kernel)
+    # The parts shared by several kernels: combined kernels, each of which computes some of the parts.
+    shared = frozenset(parts for parts, names in kernels.items() if len(names) > 1 and len(parts) > 1)
     found: dict[int, LaunchOrigin | None] = {}
     named: list[CodeEvent] = []
     for event in events:
@@ -133,14 +150,6 @@ def _with_origins(events: list[CodeEvent], origins: Origins) -> list[CodeEvent]:
         else:
             named.append(event)
     return named
-
-
-def _shared_schedules(origins: Origins) -> frozenset[tuple[tuple[str, ...], ...]]:
-    """Return the parts shared by several kernels: combined kernels, each of which computes some of the parts."""
-    kernels: dict[tuple[tuple[str, ...], ...], set[str]] = {}
-    for origin in origins:
-        kernels.setdefault(origin.parts, set()).add(origin.kernel)
-    return frozenset(parts for parts, names_ in kernels.items() if len(names_) > 1 and len(parts) > 1)
 
 
 def _own_parts(
@@ -183,20 +192,20 @@ def _guarded(events: list[CodeEvent]) -> list[CodeEvent]:
     Inductor also lists a matrix product as an origin of the kernel that copies its input.
     """
     called = {
-        (event.comment.nodes[-1], operators.packet_name(op.name))
+        (event.comment.nodes[-1], packet_name(op.name))
         for event in events
         if isinstance(event, ExternCall) and event.comment and event.comment.nodes
         for op in event.ops or ()
     }
-    return [_without(event, called) if isinstance(event, KernelLaunch) else event for event in events]
-
-
-def _without(event: KernelLaunch, called: set[tuple[str, str]]) -> CodeEvent:
-    if not event.ops or not event.comment:
-        return event
-    elsewhere = {packet for node, packet in called if node in event.comment.nodes}
-    left = tuple(op for op in event.ops if operators.packet_name(op.name) not in elsewhere)
-    return dataclasses.replace(event, ops=left)
+    guarded: list[CodeEvent] = []
+    for event in events:
+        if isinstance(event, KernelLaunch) and event.ops and event.comment:
+            elsewhere = {packet for node, packet in called if node in event.comment.nodes}
+            left = tuple(op for op in event.ops if packet_name(op.name) not in elsewhere)
+            guarded.append(dataclasses.replace(event, ops=left))
+        else:
+            guarded.append(event)
+    return guarded
 
 
 # Calls that affect neither the contents of a buffer nor its lifetime.
@@ -215,15 +224,6 @@ BOOKKEEPING = frozenset(
         "max",
     ]
 )
-
-
-def read_events(text: str) -> list[CodeEvent]:
-    """Return the events of the wrapper ``text``, from its text alone.
-
-    Raises:
-        UnreadableCodeError: ``text`` is not a Python wrapper.
-    """
-    return list(_FunctionReader(Wrapper.of(text), "call", ()).events())
 
 
 class _FunctionReader:
@@ -258,52 +258,39 @@ class _FunctionReader:
         for statement, following in zip(statements, [*statements[1:], None], strict=False):
             if statement is taken:
                 continue
-            if isinstance(statement, ast.Assign) and self._is_reuse(statement):
-                old, taken = operators.mentioned(statement.value), self._deletion_beside(statement, following)
-                yield self._event(
-                    Reuse, statement, reads=old, writes=operators.targets_of(statement), freed=taken is not None
-                )
-            else:
-                yield from self._statement(statement)
-
-    def _is_reuse(self, statement: ast.Assign) -> bool:
-        comment = self.comments.get(statement.lineno, "")
-        return comment in ("reuse", "alloc") and not operators.operator_called(self._path(statement.value) or "")
-
-    @staticmethod
-    def _deletion_beside(statement: ast.Assign, following: ast.stmt | None) -> ast.stmt | None:
-        same_line = isinstance(following, ast.Delete) and following.lineno == statement.lineno
-        return following if same_line else None
-
-    def _statement(self, statement: ast.stmt) -> Iterator[CodeEvent]:
-        reader = READERS.get(type(statement))
-        if reader:
-            yield from reader(self, statement)
-        elif not isinstance(statement, (ast.Pass, ast.Import, ast.ImportFrom, ast.Global)):
-            yield self._event(CodeEvent, statement, reads=operators.mentioned(statement))
+            reuses = self.comments.get(statement.lineno, "") in ("reuse", "alloc")
+            if reuses and isinstance(statement, ast.Assign) and not operator_called(self._path(statement.value) or ""):
+                freed = isinstance(following, ast.Delete) and following.lineno == statement.lineno
+                taken = following if freed else None
+                old, new = mentioned(statement.value), targets_of(statement)
+                yield self._event(Reuse, statement, reads=old, writes=new, freed=freed)
+            elif type(statement) in READERS:
+                yield from READERS[type(statement)](self, statement)
+            elif not isinstance(statement, (ast.Pass, ast.Import, ast.ImportFrom, ast.Global)):
+                yield self._event(CodeEvent, statement, reads=mentioned(statement))
 
     def _event(self, kind: type[CodeEvent], node: ast.stmt, **fields: Any) -> CodeEvent:
         text = self.wrapper.lines[node.lineno - 1].strip()
         return kind(line=node.lineno, text=text, path=self.path, stream=self.stream, **fields)
 
     def _delete(self, statement: ast.Delete) -> Iterator[CodeEvent]:
-        yield self._event(Free, statement, reads=tuple(map(operators.spelled, statement.targets)))
+        yield self._event(Free, statement, reads=tuple(map(spelled, statement.targets)))
 
     def _return(self, statement: ast.Return) -> Iterator[CodeEvent]:
         elements = statement.value.elts if isinstance(statement.value, ast.Tuple) else []
-        self.returned = tuple((*operators.mentioned(element), "")[0] for element in elements)
+        self.returned = tuple((*mentioned(element), "")[0] for element in elements)
         yield self._event(Return, statement, reads=tuple(filter(None, self.returned)))
 
     def _with(self, statement: ast.With) -> Iterator[CodeEvent]:
         outer = self.stream
-        entered = [operators.dotted(item.context_expr) or "" for item in statement.items]
+        entered = [dotted(item.context_expr) or "" for item in statement.items]
         self.stream = next((self.streams[name] for name in entered if name in self.streams), outer)
         yield from self._block(statement.body)
         self.stream = outer
 
     def _if(self, statement: ast.If) -> Iterator[CodeEvent]:
         if all(isinstance(inner, ast.Raise) for inner in statement.body) and not statement.orelse:
-            yield self._event(Assert, statement, reads=operators.mentioned(statement.test))
+            yield self._event(Assert, statement, reads=mentioned(statement.test))
             return
         for number, block in enumerate((statement.body, statement.orelse)):
             yield from self._nested("if", statement, statement.test, block, number)
@@ -321,7 +308,7 @@ class _FunctionReader:
         self.path = outer
 
     def _assert(self, statement: ast.Assert) -> Iterator[CodeEvent]:
-        yield self._event(Assert, statement, reads=operators.mentioned(statement.test))
+        yield self._event(Assert, statement, reads=mentioned(statement.test))
 
     def _expression(self, statement: ast.Expr) -> Iterator[CodeEvent]:
         if isinstance(statement.value, ast.Call):
@@ -334,13 +321,13 @@ class _FunctionReader:
         elif isinstance(value, (ast.List, ast.Tuple)):
             yield from self._elements(statement, value)
         elif isinstance(value, ast.Call):
-            yield from self._call(statement, value, operators.elements_of(target))
+            yield from self._call(statement, value, elements_of(target))
         elif isinstance(value, (ast.Name, ast.Subscript)):
-            yield self._event(Alias, statement, reads=(operators.spelled(value),), writes=(operators.spelled(target),))
+            yield self._event(Alias, statement, reads=(spelled(value),), writes=(spelled(target),))
 
     def _parameters(self, statement: ast.Assign) -> Iterator[CodeEvent]:
         """Bind the parameters of a function whose call is being read."""
-        bound = operators.elements_of(statement.targets[0])
+        bound = elements_of(statement.targets[0])
         for number, name in enumerate(bound if self.argument else ()):
             yield self._event(Alias, statement, reads=(f"{self.argument}[{number}]",), writes=(name,))
         if self.argument:
@@ -348,21 +335,20 @@ class _FunctionReader:
             yield self._event(Alias, statement, writes=(self.argument,))
 
     def _elements(self, statement: ast.Assign, value: ast.List | ast.Tuple) -> Iterator[CodeEvent]:
-        target = operators.spelled(statement.targets[0])
+        target = spelled(statement.targets[0])
         for number, element in enumerate(value.elts):
-            reads = (
-                operators.mentioned(element)
-                if not isinstance(element, ast.Subscript)
-                else (operators.spelled(element),)
-            )
+            reads = mentioned(element) if not isinstance(element, ast.Subscript) else (spelled(element),)
             if reads:
                 yield self._event(Alias, statement, reads=reads[:1], writes=(f"{target}[{number}]",))
 
     # Calls
 
     def _path(self, node: ast.expr) -> str | None:
-        path = operators.dotted(node.func) if isinstance(node, ast.Call) else None
-        return operators.resolved(path, self.wrapper.aliases) if path else None
+        path = dotted(node.func) if isinstance(node, ast.Call) else None
+        if not path:
+            return None
+        head, dot, rest = path.partition(".")
+        return self.wrapper.aliases.get(head, head) + dot + rest
 
     def _call(self, statement: ast.stmt, call: ast.Call, targets: tuple[str, ...]) -> Iterator[CodeEvent]:
         inner = self._function_called(call)
@@ -375,31 +361,31 @@ class _FunctionReader:
         elif "empty_strided" in last:
             yield self._allocation(statement, call, targets)
         elif last.startswith("assert_") or "check_inf_and_nan" in last:
-            yield self._event(Assert, statement, reads=operators.mentioned(*call.args[:1]))
+            yield self._event(Assert, statement, reads=mentioned(*call.args[:1]))
         elif self._kernel_called(call):
             yield self._launch(statement, call, self.wrapper.kernels[self._kernel_called(call)], targets)
         elif "reinterpret_tensor" in last or last in ("_alloc_from_pool", "copy_if_misaligned"):
-            yield self._event(Alias, statement, reads=operators.mentioned(*call.args[:1]), writes=targets)
-        elif operators.operator_called(path):
-            yield self._extern(statement, call, operators.operator_called(path) or "", targets)
-        elif finished := operators.reduction_finished(call):
-            fields = {"reads": operators.mentioned(call.func), "writes": targets, "function": finished}
+            yield self._event(Alias, statement, reads=mentioned(*call.args[:1]), writes=targets)
+        elif operator_called(path):
+            yield self._extern(statement, call, operator_called(path) or "", targets)
+        elif finished := reduction_finished(call):
+            fields = {"reads": mentioned(call.func), "writes": targets, "function": finished}
             yield self._event(ExternCall, statement, ops=(Op(f"aten.{finished}"),), **fields)
         elif isinstance(call.func, ast.Attribute) and (last.endswith("_") or last == "clone"):
             yield self._method(statement, call, last, targets)
         elif last not in BOOKKEEPING:
-            yield self._event(CodeEvent, statement, reads=operators.mentioned(call), writes=targets)
+            yield self._event(CodeEvent, statement, reads=mentioned(call), writes=targets)
 
     def _function_called(self, call: ast.Call) -> str | None:
         """Return the called function of the wrapper: a subgraph, or ``self.partitions[0]``."""
-        if isinstance(call.func, ast.Subscript) and operators.dotted(call.func.value) == "self.partitions":
+        if isinstance(call.func, ast.Subscript) and dotted(call.func.value) == "self.partitions":
             return f"partition_{ast.unparse(call.func.slice)}"
-        name = operators.dotted(call.func)
+        name = dotted(call.func)
         return name if name in self.wrapper.functions and name != "call" else None
 
     def _inline(self, statement: ast.stmt, call: ast.Call, name: str, targets: tuple[str, ...]) -> Iterator[CodeEvent]:
         step = NestingLevel("call", statement.lineno, name)
-        argument = next(iter(operators.mentioned(*call.args)), None)
+        argument = next(iter(mentioned(*call.args)), None)
         if name not in self.wrapper.functions:
             raise UnreadableCodeError(f"line {statement.lineno} calls {name}, which the generated code does not define")
         inner = _FunctionReader(self.wrapper, name, (*self.path, step), argument, self.stream)
@@ -411,14 +397,14 @@ class _FunctionReader:
                 yield self._event(Alias, statement, reads=(returned,), writes=(target,))
 
     def _allocation(self, statement: ast.stmt, call: ast.Call, targets: tuple[str, ...]) -> CodeEvent:
-        spelled = [_items(argument) for argument in call.args[:2]]
-        dtypes = [a for a in (operators.dotted(n) for n in [*call.args[2:], *(k.value for k in call.keywords)]) if a]
-        size, stride = (*spelled, (), ())[:2]
+        lists = [_items(argument) for argument in call.args[:2]]
+        dtypes = [a for a in (dotted(n) for n in [*call.args[2:], *(k.value for k in call.keywords)]) if a]
+        size, stride = (*lists, (), ())[:2]
         dtype = next((name for name in dtypes if name.startswith("torch.")), "")
         return self._event(Allocate, statement, writes=targets, size=size, stride=stride, dtype=dtype)
 
     def _kernel_called(self, call: ast.Call) -> str:
-        path = operators.dotted(call.func) or ""
+        path = dotted(call.func) or ""
         head, _, method = path.partition(".")
         return head if head in self.wrapper.kernels and method in ("", "run") else ""
 
@@ -426,9 +412,7 @@ class _FunctionReader:
         self, statement: ast.stmt, call: ast.Call, kernel: KernelDefinition, targets: tuple[str, ...]
     ) -> CodeEvent:
         comment = self._comment(statement)
-        passed = [
-            (next(iter(operators.mentioned(a)), ""), p) for a, p in zip(call.args, kernel.parameters, strict=False)
-        ]
+        passed = [(next(iter(mentioned(a)), ""), p) for a, p in zip(call.args, kernel.parameters, strict=False)]
         reads = tuple(dict.fromkeys(name for name, parameter in passed if name and parameter.reads))
         writes = dict.fromkeys(name for name, parameter in passed if name and parameter.writes)
         fields = {"reads": reads, "writes": (*writes, *targets), "kernel": kernel.name}
@@ -440,29 +424,31 @@ class _FunctionReader:
 
     def _extern(self, statement: ast.stmt, call: ast.Call, operator: str, targets: tuple[str, ...]) -> CodeEvent:
         comment = self._comment(statement)
-        out = operators.mentioned(*(keyword.value for keyword in call.keywords if keyword.arg == "out"))
+        out = mentioned(*(keyword.value for keyword in call.keywords if keyword.arg == "out"))
         inputs = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg != "out")]
-        positions = (0,) if operators.is_wait(operator) else operators.mutated_positions(operator)
+        positions = (0,) if is_wait(operator) else mutated_positions(operator)
         mutated = [call.args[i] for i in positions if i < len(call.args)]
         kind = _extern_kind(operator)
-        details = _synchronization(operator, call) if kind is StreamSync else {}
+        details: dict[str, Any] = {}
+        if kind is StreamSync:
+            details = {"action": operator.split(".")[1], "arguments": tuple(map(ast.unparse, call.args))}
         return self._event(
             kind,
             statement,
-            reads=operators.mentioned(*inputs),
-            writes=tuple(dict.fromkeys((*targets, *out, *operators.mentioned(*mutated)))),
+            reads=mentioned(*inputs),
+            writes=tuple(dict.fromkeys((*targets, *out, *mentioned(*mutated)))),
             ops=_ops_of(operator),
-            function=operators.dotted(call.func) or operator,
+            function=dotted(call.func) or operator,
             comment=comment,
             **details,
         )
 
     def _method(self, statement: ast.stmt, call: ast.Call, method: str, targets: tuple[str, ...]) -> CodeEvent:
-        changed = operators.mentioned(call.func)
+        changed = mentioned(call.func)
         return self._event(
             Copy if method in ("copy_", "clone") else ExternCall,
             statement,
-            reads=operators.mentioned(*call.args) or changed,
+            reads=mentioned(*call.args) or changed,
             writes=targets or changed,
             ops=(Op(f"aten.{method}"),),
             function=method,
@@ -494,22 +480,18 @@ def _items(node: ast.expr) -> tuple[str, ...]:
 
 
 def _extern_kind(operator: str) -> type[ExternCall]:
-    if operators.is_wait(operator):
+    if is_wait(operator):
         return Wait
     if operator.startswith(SYNCHRONIZATIONS):
         return StreamSync
-    if operators.is_collective(operator):
+    if is_collective(operator):
         return CollectiveStart
-    return Copy if operators.packet_name(operator) in operators.COPIES else ExternCall
-
-
-def _synchronization(operator: str, call: ast.Call) -> dict[str, Any]:
-    return {"action": operator.split(".")[1], "arguments": tuple(map(ast.unparse, call.args))}
+    return Copy if packet_name(operator) in COPIES else ExternCall
 
 
 def _ops_of(operator: str) -> tuple[Op, ...]:
     """Return the operator, and the functional one that Inductor turned into this in-place collective."""
     namespace, packet, *overload = operator.split(".")
-    if operators.is_collective(operator) and packet.endswith("_"):
+    if is_collective(operator) and packet.endswith("_"):
         return Op(operator), Op(".".join([namespace, packet.rstrip("_"), *overload]))
     return (Op(operator),)

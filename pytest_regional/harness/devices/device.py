@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import operator
-import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pytest_regional._base.errors import RegionalRuntimeError, RegionalValueError
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional._base.text import unknown_name
 
 try:
@@ -21,6 +19,7 @@ except ModuleNotFoundError:  # emulation is an optional part
 if TYPE_CHECKING:
     import torch
 
+__all__ = ["DEFAULT_PROFILE", "PROFILES"]
 
 EMULATED = "cuda-emulated"
 KINDS = ("cpu", "cuda", EMULATED)
@@ -103,118 +102,6 @@ def device_under_test(name: str) -> DeviceUnderTest:
     return DeviceUnderTest(kind, kind)
 
 
-def usable_device(name: str) -> torch.device:
-    """Return where tensors of a test on device ``name`` live.
-
-    Raises:
-        RegionalValueError: as :func:`device_under_test`.
-    """
-    return device_under_test(name).torch_device
-
-
-@dataclass
-class _Loss:
-    """Why the GPU is lost to this process; empty while it is not. A lost context never comes back."""
-
-    reason: str = ""
-
-
-_loss = _Loss()
-
-
-def lost() -> str:
-    """Return why the GPU is lost to this process, or an empty string."""
-    return _loss.reason
-
-
-@contextlib.contextmanager
-def gpu_isolated() -> Iterator[None]:
-    """Give what runs inside the GPU as it is, and put back what it leaves: nothing where no GPU has been used.
-
-    At the end all of its work is waited for: what goes wrong on the GPU goes wrong here and not in a later test.
-    Inside, cuDNN computes float32 in float32 (:func:`_float32_in_cudnn`).
-
-    Raises:
-        RegionalRuntimeError: an error such as a failed ``device_assert`` ended the GPU context of this process.
-    """
-    import torch
-
-    before = _state() if torch.cuda.is_initialized() else None
-    try:
-        with _float32_in_cudnn() if torch.cuda.is_available() else contextlib.nullcontext():
-            yield
-    finally:
-        if torch.cuda.is_initialized():
-            _finish(before)
-
-
-@contextlib.contextmanager
-def _float32_in_cudnn() -> Iterator[None]:
-    """Switch off ``torch.backends.cudnn.allow_tf32``, which is on by default, as PyTorch does for its tests.
-
-    With it, cuDNN chooses between float32 and TF32 for each convolution, by its size and layout: eager may get one and
-    the compiled program the other, a thousand times as far from the truth.
-    """
-    import torch
-
-    flags = torch.backends.cudnn
-    try:
-        before = flags.allow_tf32
-    except RuntimeError:  # convolutions and recurrent layers differ: somebody chose
-        yield
-        return
-    flags.allow_tf32 = False
-    try:
-        yield
-    finally:
-        flags.allow_tf32 = before
-
-
-def _finish(before: _State | None) -> None:
-    import torch
-
-    try:
-        torch.cuda.synchronize()
-    except RuntimeError as error:
-        first = str(error).strip().splitlines()[0]
-        culprit = os.environ.get("PYTEST_CURRENT_TEST", "this process").partition(" (")[0]
-        _loss.reason = _loss.reason or f"{culprit} left the GPU with an error: {first}"
-        raise RegionalRuntimeError(
-            f"{_loss.reason}. The context does not recover: tests on the GPU fail in this process from here on. Run "
-            f"the test alone, with CUDA_LAUNCH_BLOCKING=1 to see where"
-        ) from error
-    if before is not None:
-        before.restore()
-    torch.cuda.empty_cache()
-
-
-@dataclass(frozen=True)
-class _State:
-    """The GPU's part of the state that a test may leave changed."""
-
-    device: int
-    streams: tuple[Any, ...]
-    generators: tuple[Any, ...]
-
-    def restore(self) -> None:
-        import torch
-
-        for stream in self.streams:
-            torch.cuda.set_stream(stream)
-        torch.cuda.set_device(self.device)
-        torch.cuda.set_rng_state_all(self.generators)
-
-
-def _state() -> _State:
-    import torch
-
-    streams = tuple(torch.cuda.current_stream(index) for index in range(torch.cuda.device_count()))
-    return _State(torch.cuda.current_device(), streams, tuple(torch.cuda.get_rng_state_all()))
-
-
-MIB = 1 << 20
-
-
 @dataclass(frozen=True)
 class DeviceFacts:
     """A device, as requirements see it.
@@ -237,33 +124,6 @@ class DeviceFacts:
     def is_gpu(self) -> bool:
         """Whether GPU code is under test, emulated or not."""
         return self.compute_capability is not None
-
-
-def facts_of(device: DeviceUnderTest) -> DeviceFacts:
-    """Return what ``device`` has."""
-    if device.kind == "cuda":
-        return _cuda()
-    if device.profile is not None:
-        return _emulated(device)
-    return DeviceFacts("the CPU", device.kind, None, _host_memory())
-
-
-def _cuda() -> DeviceFacts:
-    import torch
-
-    found = torch.cuda.get_device_properties(torch.cuda.current_device())
-    count = torch.cuda.device_count()
-    return DeviceFacts(found.name, "cuda", (found.major, found.minor), found.total_memory, count)
-
-
-def _emulated(device: DeviceUnderTest) -> DeviceFacts:
-    profile = PROFILES[device.profile or ""]
-    memory = min(profile.total_memory, _host_memory())
-    return DeviceFacts(f"{profile.name} (emulated)", device.kind, (profile.major, profile.minor), memory)
-
-
-def _host_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _from_capability(*least: int) -> Callable[[DeviceFacts], bool]:
@@ -291,18 +151,13 @@ QUANTITIES = ("compute_capability", "memory", "devices")
 _EXAMPLES = {"compute_capability": "compute_capability>=8.9", "memory": "memory>=16GiB", "devices": "devices>=2"}
 _COMPARISONS = {">=": operator.ge, "<=": operator.le, "==": operator.eq, ">": operator.gt, "<": operator.lt}
 _UNITS = {"MiB": 1 << 20, "GiB": 1 << 30, "MB": 10**6, "GB": 10**9}
-_COMPARISON = re.compile(r"(\w+)\s*(>=|<=|==|>|<)\s*(\S+)")
 
 
 @dataclass(frozen=True)
 class DeviceRequirement:
-    """One thing that a test needs of its device.
+    """One thing that a test needs of its device, with the ``text`` of it: a feature, or a quantity and its comparison.
 
-    Attributes:
-        text: as it was written.
-        quantity: what is compared, or the feature's name.
-        comparison: ``">="`` and so on; empty for a feature.
-        value: what is compared with: a version, bytes, or a count.
+    ``value`` is what the quantity is compared with: a version, bytes, or a count.
     """
 
     text: str
@@ -314,12 +169,15 @@ class DeviceRequirement:
         """Return why a device does not meet the requirement, or an empty string."""
         if not self.comparison:
             return "" if FEATURES[self.quantity][1](facts) else f"needs {self.text}, which {facts.name} has not"
-        present = _present(self.quantity, facts)
+        present: tuple[int, ...] | None = facts.compute_capability
+        if self.quantity != "compute_capability":
+            present = (facts.memory if self.quantity == "memory" else facts.devices,)
         if present is None:
             return f"needs {self.text}, {facts.name} has no {self.quantity}"
         if _COMPARISONS[self.comparison](present, self.value):
             return ""
-        return f"needs {self.text}, {facts.name} has {_shown(self.quantity, present)}"
+        shown = f"{present[0] / _UNITS['GiB']:.1f} GiB" if self.quantity == "memory" else ".".join(map(str, present))
+        return f"needs {self.text}, {facts.name} has {shown}"
 
 
 def parse_requirement(text: str) -> DeviceRequirement:
@@ -328,33 +186,25 @@ def parse_requirement(text: str) -> DeviceRequirement:
     Raises:
         RegionalValueError: an unknown name, or a value that cannot be compared with that fact.
     """
-    found = _COMPARISON.fullmatch(re.sub(r"\s+", "", text))
-    if found is None:
-        compared = next((quantity for quantity in QUANTITIES if text.strip().startswith(quantity)), "")
-        if compared:
-            signs = ", ".join(_COMPARISONS)
-            raise RegionalValueError(
-                f"device requirement {text!r}: {compared} is compared with {signs}: {_EXAMPLES[compared]}"
-            )
-        if text not in FEATURES:
-            raise RegionalValueError(_unknown(text))
-        return DeviceRequirement(text, text)
-    quantity, comparison, value = found.groups()
-    if quantity not in QUANTITIES:
-        raise RegionalValueError(_unknown(quantity))
-    return DeviceRequirement(text, quantity, comparison, _value(text, quantity, value))
+    found = re.fullmatch(r"(\w+)(>=|<=|==|>|<)(\S+)", re.sub(r"\s+", "", text))
+    quantity, comparison, value = found.groups() if found else (text, "", "")
+    compared = next((quantity for quantity in QUANTITIES if text.strip().startswith(quantity)), "")
+    if compared and not comparison:
+        signs = ", ".join(_COMPARISONS)
+        raise RegionalValueError(
+            f"device requirement {text!r}: {compared} is compared with {signs}: {_EXAMPLES[compared]}"
+        )
+    if quantity not in (QUANTITIES if comparison else FEATURES):
+        raise RegionalValueError(
+            f"{unknown_name('device requirement', quantity, (*FEATURES, *QUANTITIES))} {', '.join(QUANTITIES)} are "
+            f"compared: {', '.join(_EXAMPLES.values())}."
+        )
+    return DeviceRequirement(text, quantity, comparison, _value(text, quantity, value) if comparison else ())
 
 
 def unmet_requirement(requirements: Iterable[str], facts: DeviceFacts) -> str:
     """Return the reason of the first requirement that a device does not meet, or an empty string."""
     return next((reason for text in requirements if (reason := parse_requirement(text).unmet(facts))), "")
-
-
-def _unknown(name: str) -> str:
-    return (
-        f"{unknown_name('device requirement', name, (*FEATURES, *QUANTITIES))} {', '.join(QUANTITIES)} are compared: "
-        f"{', '.join(_EXAMPLES.values())}."
-    )
 
 
 def _value(text: str, quantity: str, value: str) -> tuple[int, ...]:
@@ -367,15 +217,3 @@ def _value(text: str, quantity: str, value: str) -> tuple[int, ...]:
     raise RegionalValueError(
         f"device requirement {text!r}: {value!r} is not a valid value for {quantity}, as in {_EXAMPLES[quantity]}"
     )
-
-
-def _present(quantity: str, facts: DeviceFacts) -> tuple[int, ...] | None:
-    if quantity == "compute_capability":
-        return facts.compute_capability
-    return (facts.memory,) if quantity == "memory" else (facts.devices,)
-
-
-def _shown(quantity: str, value: tuple[int, ...]) -> str:
-    if quantity == "memory":
-        return f"{value[0] / _UNITS['GiB']:.1f} GiB"
-    return ".".join(map(str, value))

@@ -19,12 +19,12 @@ import torch
 
 import pytest_regional
 from pytest_regional._base.errors import RegionalError
+from pytest_regional._torch import private_module
 from pytest_regional._torch.triton import code_keys
 from pytest_regional.harness.isolation import isolated
 from pytest_regional.harness.kernel_store.files import KernelFiles, chosen_folder
 
 if TYPE_CHECKING:
-    from pytest_regional.emulation import Emulation
     from pytest_regional.harness.devices.device import DeviceUnderTest
     from pytest_regional.harness.regional import Regional
     from pytest_regional.verify import Verified
@@ -42,42 +42,23 @@ def missing_solver() -> str:
     return ""
 
 
-@contextlib.contextmanager
-def verifying_kernels(regional: Regional, emulation: Emulation) -> Iterator[None]:
-    """Collect the kernels that are compiled inside, where they are to be verified.
-
-    What is found out about a kernel is kept in the kernel store, for all processes.
-    """
-    if regional._verify_seconds is None:
-        yield
-        return
-    from pytest_regional.verify import verifying
-
-    folder = chosen_folder()
-    store = None if folder is None else KernelFiles(folder)
-    with verifying(emulation, regional._verify_seconds, store) as regional.verification:
-        yield
-
-
 def check_refuted(kernels: Sequence[Verified]) -> None:
     """Raise if a property of a kernel was refuted.
 
     Raises:
         KernelRefutedError: naming kernel, property and counterexample.
     """
-    lines = [
-        f"{_title(kernel)}: {outcome.property}, with {outcome.counterexample or 'any sizes'}: {outcome.reason}"
-        for kernel in kernels
-        for outcome in kernel.outcomes
-        if outcome.verdict == "refuted"
-    ]
+    lines = []
+    for kernel in kernels:
+        sizes = ", ".join(f"{name}={value}" for name, value in kernel.config.items())
+        title = f"{kernel.kernel} ({sizes})" if sizes else kernel.kernel
+        lines += [
+            f"{title}: {outcome.property}, with {outcome.counterexample or 'any sizes'}: {outcome.reason}"
+            for outcome in kernel.outcomes
+            if outcome.verdict == "refuted"
+        ]
     if lines:
         raise KernelRefutedError("\n".join(lines))
-
-
-def _title(kernel: Verified) -> str:
-    sizes = ", ".join(f"{name}={value}" for name, value in kernel.config.items())
-    return f"{kernel.kernel} ({sizes})" if sizes else kernel.kernel
 
 
 def check_emulation(device: DeviceUnderTest) -> None:
@@ -87,27 +68,36 @@ def check_emulation(device: DeviceUnderTest) -> None:
         EmulationError: this torch and triton cannot be emulated faithfully: the self-test failed.
         MissingTorchSymbolError: they lack something that emulation needs.
     """
-    problem = None
-    if device.profile is not None:
-        with warnings.catch_warnings():
-            # Importing torch's compilers warns of torch's own doings, which -W error would make a failure of the test.
-            warnings.simplefilter("ignore")
-            problem = _problem_of_self_test(device.profile)
+    if device.profile is None:
+        return
+    with warnings.catch_warnings():
+        # Importing torch's compilers warns of torch's own doings, which -W error would make a failure of the test.
+        warnings.simplefilter("ignore")
+        problem = _problem_of_self_test(device.profile)
     if problem is not None:
         raise problem
 
 
 @contextlib.contextmanager
 def emulating(regional: Regional) -> Iterator[None]:
-    """Emulate the GPU under test while the context lasts; any other device needs no emulation."""
+    """Emulate the GPU under test while the context lasts; any other device needs no emulation.
+
+    Where kernels are to be verified, what is found out about each is kept in the kernel store, for all processes.
+    """
     profile = regional.device_under_test.profile
     if profile is None:
         yield
         return
     from pytest_regional.emulation import emulated
 
-    with emulated(profile) as emulation, verifying_kernels(regional, emulation):
-        regional.emulation = emulation
+    with emulated(profile) as regional.emulation, contextlib.ExitStack() as stack:
+        if regional._verify_seconds is not None:
+            from pytest_regional.verify import verifying
+
+            folder = chosen_folder()
+            store = None if folder is None else KernelFiles(folder)
+            verified = verifying(regional.emulation, regional._verify_seconds, store)
+            regional.verification = stack.enter_context(verified)
         yield
 
 
@@ -121,13 +111,10 @@ def _problem_of_self_test(profile: str) -> Exception | None:
 
     Isolated as a test is, so that nothing of it is left: neither caches nor what Dynamo compiled.
     """
-    import triton
-
-    identity = f"{profile} {torch.__version__} {triton.__version__}"
+    identity = f"{profile} {torch.__version__} {private_module('triton').__version__}"
     if os.environ.get(SELF_TESTED) == identity:
         return None
-    from pytest_regional.emulation import EmulationError
-    from pytest_regional.emulation.selftest import run_self_test
+    from pytest_regional.emulation import EmulationError, selftest
 
     if not is_known(profile):
         try:
@@ -135,7 +122,7 @@ def _problem_of_self_test(profile: str) -> Exception | None:
                 tempfile.TemporaryDirectory(prefix="pytest-regional-self-test-") as folder,
                 isolated(Path(folder), seed=1),
             ):
-                run_self_test(profile)
+                selftest.run_self_test(profile)
         except EmulationError as error:
             return error
         remember(profile)
@@ -162,20 +149,16 @@ def unsupported_reason(regional: Regional, error: BaseException | None) -> str:
     A test that failed counts as unsupported only when a refusal is among the causes of its failure, or named in its
     text; one that passed, as soon as anything was refused: it did not run what it says.
     """
-    refused = regional.emulation.unsupported if regional.emulation is not None else []
+    if regional.emulation is None:
+        return ""
+    refused = regional.emulation.unsupported
     if error is None:
         return refused[0] if refused else ""
-    text = "\n".join(str(cause) for cause in causes(error))
-    reasons = {reason: reason for reason in refused} | _refused_by_front_end(regional)
-    return next((reason for fragment, reason in reasons.items() if fragment in text), "")
-
-
-def _refused_by_front_end(regional: Regional) -> dict[str, str]:
-    if regional.emulation is None:
-        return {}
     from pytest_regional.emulation.device_mock import REFUSED_BY_FRONT_END
 
-    return REFUSED_BY_FRONT_END
+    text = "\n".join(str(cause) for cause in causes(error))
+    reasons = {reason: reason for reason in refused} | REFUSED_BY_FRONT_END
+    return next((reason for fragment, reason in reasons.items() if fragment in text), "")
 
 
 @contextlib.contextmanager

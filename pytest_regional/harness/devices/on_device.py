@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import unittest
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import torch
 
 from pytest_regional._base.errors import RegionalError
 from pytest_regional._base.text import plural, unknown_name
 from pytest_regional.backends.capabilities import Support, supported, unsupported
 from pytest_regional.harness.codegen.events import CodeLookupError
 from pytest_regional.harness.codegen.kernels import Wrapper
-from pytest_regional.harness.devices.device import facts_of, unmet_requirement
+from pytest_regional.harness.devices.device import PROFILES, DeviceFacts, unmet_requirement
 from pytest_regional.harness.record import CompileRecord, GeneratedCode
 
 if TYPE_CHECKING:
     from pytest_regional.emulation import Emulation
     from pytest_regional.emulation.compile_check import CompiledKernel, FailedKernel, KernelSource
-    from pytest_regional.harness.devices.device import DeviceFacts, DeviceUnderTest
+    from pytest_regional.harness.devices.device import DeviceUnderTest
 
 CONFIGS = ("first", "all")
 
@@ -110,7 +113,13 @@ def assert_kernels_compile(
     found = compile_kernels(kernels_of(record), architectures, all_configs=configs == "all", timeout=timeout)
     failed = [result for result in found if isinstance(result, FailedKernel)]
     if failed:
-        raise KernelCompileError(_failures(failed, len(found)))
+        parts = [f"{len(failed)} of {plural(len(found), 'kernel compilation')} failed"]
+        for one in failed:
+            config = f" ({one.config})" if one.config else ""
+            parts.append(f"{one.kernel} for {one.arch}{config}:")
+            parts += [f"    {line}" for line in one.message.splitlines()]
+            parts += [f"  at: {one.source_line}"] if one.source_line else []
+        raise KernelCompileError("\n".join([*parts, _advice(failed)]))
     return KernelReport(tuple(result for result in found if isinstance(result, CompiledKernel)))
 
 
@@ -128,27 +137,14 @@ def kernels_of(record: CompileRecord | GeneratedCode) -> tuple[KernelSource, ...
     definitions = [definition for wrapper in wrappers for definition in wrapper.kernels.values()]
     triton = [KernelSource(d.name, d.source, d.attribute) for d in definitions if d.language == "triton"]
     if not triton:
-        raise CodeLookupError(_nothing_to_compile(len(wrappers), {d.language for d in definitions}))
+        languages = {d.language for d in definitions}
+        there = f"kernels in {', '.join(sorted(languages))}" if languages else "extern calls alone"
+        held = f"{plural(len(wrappers), 'piece')} of generated code with {there}" if wrappers else "no generated code"
+        raise CodeLookupError(
+            f"no Triton kernel to compile: the record holds {held}. Inductor writes Triton for a GPU: run with "
+            f"--regional-device=cuda or --regional-device=cuda-emulated, on a program with something to generate"
+        )
     return tuple(dict.fromkeys(triton))
-
-
-def _nothing_to_compile(sources: int, languages: set[str]) -> str:
-    there = f"kernels in {', '.join(sorted(languages))}" if languages else "extern calls alone"
-    held = f"{plural(sources, 'piece')} of generated code with {there}" if sources else "no generated code"
-    return (
-        f"no Triton kernel to compile: the record holds {held}. Inductor writes Triton for a GPU: run with "
-        f"--regional-device=cuda or --regional-device=cuda-emulated, on a program with something to generate"
-    )
-
-
-def _failures(failed: Sequence[FailedKernel], total: int) -> str:
-    parts = [f"{len(failed)} of {plural(total, 'kernel compilation')} failed"]
-    for one in failed:
-        config = f" ({one.config})" if one.config else ""
-        parts.append(f"{one.kernel} for {one.arch}{config}:")
-        parts += [f"    {line}" for line in one.message.splitlines()]
-        parts += [f"  at: {one.source_line}"] if one.source_line else []
-    return "\n".join([*parts, _advice(failed)])
 
 
 def _advice(failed: Sequence[FailedKernel]) -> str:
@@ -163,18 +159,29 @@ def _advice(failed: Sequence[FailedKernel]) -> str:
 
 
 def _table(kernels: Sequence[CompiledKernel]) -> str:
-    head = ("kernel", "arch", "registers", "shared", "stack", "spills", "warps", "seconds", "config")
-    rows = [head, *(_row(kernel) for kernel in kernels)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    rows = [["kernel", "arch", "registers", "shared", "stack", "spills", "warps", "seconds", "config"]]
+    for one in kernels:
+        used = map(str, (one.registers, one.shared_memory, one.stack, one.spills, one.num_warps))
+        rows.append([one.kernel, one.arch, *used, f"{one.seconds:.2f}", one.config])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
-def _row(kernel: CompiledKernel) -> tuple[str, ...]:
-    used: tuple[Any, ...] = (
-        *(kernel.registers, kernel.shared_memory, kernel.stack, kernel.spills),
-        *(kernel.num_warps, f"{kernel.seconds:.2f}"),
-    )
-    return kernel.kernel, kernel.arch, *map(str, used), kernel.config
+def facts_of(device: DeviceUnderTest) -> DeviceFacts:
+    """Return what ``device`` has."""
+    if device.kind == "cuda":
+        found = torch.cuda.get_device_properties(torch.cuda.current_device())
+        count = torch.cuda.device_count()
+        return DeviceFacts(found.name, "cuda", (found.major, found.minor), found.total_memory, count)
+    if device.profile is not None:
+        profile = PROFILES[device.profile]
+        memory = min(profile.total_memory, _host_memory())
+        return DeviceFacts(f"{profile.name} (emulated)", device.kind, (profile.major, profile.minor), memory)
+    return DeviceFacts("the CPU", device.kind, None, _host_memory())
+
+
+def _host_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def device_limit(device: DeviceUnderTest, capability: str) -> Support:
@@ -182,15 +189,6 @@ def device_limit(device: DeviceUnderTest, capability: str) -> Support:
     if capability != "flex_attention_backward" or device.kind != "cpu":
         return supported()
     return unsupported("torch refuses the backward of flex_attention on CPU in its Python front end")
-
-
-def missing_on(device: DeviceUnderTest, requirements: tuple[str, ...]) -> str:
-    """Return why ``device`` does not meet ``requirements``, or an empty string.
-
-    Raises:
-        RegionalValueError: one that is not understood.
-    """
-    return unmet_requirement(requirements, facts_of(device)) if requirements else ""
 
 
 class OnDevice:
@@ -216,7 +214,7 @@ class OnDevice:
             unittest.SkipTest: pytest's skip, too; the reason says what is needed and what there is.
             RegionalValueError: a requirement that is not understood.
         """
-        reason = missing_on(self.device_under_test, requirements)
+        reason = unmet_requirement(requirements, self.device_facts) if requirements else ""
         if reason:
             raise unittest.SkipTest(reason)
 

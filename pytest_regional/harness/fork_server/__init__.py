@@ -7,8 +7,8 @@ own is what an interpreter takes from its environment while it starts and import
 thing is refused, with the reason, and gets an interpreter.
 
 * ``client``: starts a server, and processes from it, in the process that asks, if what must be equal is.
-* ``server``: the program of the server, of one thread, and what it imports; ``forked``: what a forked process does
-  before its module runs.
+* ``server``: the program of the server, of one thread, and what it imports; what a forked process does before its
+  module runs.
 
 The standard library's own server (``multiprocessing``, start method ``forkserver``) is one for the whole process, which
 tests use as well: it would have this one's environment and modules there.

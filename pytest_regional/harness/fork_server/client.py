@@ -23,7 +23,7 @@ from pytest_regional._base import processes
 from pytest_regional._base.errors import RegionalError
 from pytest_regional._base.processes import VARIABLE as STACKS
 from pytest_regional._base.text import SecretVariables
-from pytest_regional.harness.fork_server.forked import Request, inherited
+from pytest_regional.harness.fork_server.server import Request, inherited
 
 #: Beginnings of variables that are read each time they are needed, or by nothing that a server imports. Any other may
 #: be read while torch, or a library that it loads, is imported: TORCH_LOGS, TORCHINDUCTOR_*, OMP_NUM_THREADS, ...
@@ -253,27 +253,18 @@ class ForkServer:
             raise ForkServerError(why)
         request = Request(module, list(arguments), folder, environment, inherited()).as_bytes()
         try:
-            return self._forked(request, output)
-        except (OSError, ValueError) as error:
+            told, theirs = socket.socketpair()
+            reads, writes = os.pipe()
+            with open(writes, "wb") as sends:
+                with theirs, open(reads, "rb") as requested, _standard_input() as stdin:
+                    descriptors = [requested.fileno(), stdin.fileno(), *output, theirs.fileno()]
+                    socket.send_fds(self._control, [b"f"], descriptors)
+                process = ForkedProcess(told)
+                sends.write(request)
+        except (OSError, ValueError) as error:  # it does not answer, or ended meanwhile
             self.end()
             self._problem = "the server of new processes has ended"
             raise ForkServerError(self._problem) from error
-
-    def _forked(self, request: bytes, output: Sequence[int]) -> ForkedProcess:
-        """Have the server fork.
-
-        Raises:
-            OSError: it does not answer.
-            ValueError: it ended meanwhile.
-        """
-        told, theirs = socket.socketpair()
-        reads, writes = os.pipe()
-        with open(writes, "wb") as sends:
-            with theirs, open(reads, "rb") as requested, _standard_input() as stdin:
-                descriptors = [requested.fileno(), stdin.fileno(), *output, theirs.fileno()]
-                socket.send_fds(self._control, [b"f"], descriptors)
-            process = ForkedProcess(told)
-            sends.write(request)
         return process
 
     def end(self) -> None:
@@ -302,7 +293,7 @@ def _standard_input() -> BinaryIO:
 
 
 class ForkedProcess:
-    """A process that a server has forked.
+    """A process that a server has forked, used as ``subprocess.Popen`` is.
 
     Args:
         told: the socket that is told its number and its exit status.
@@ -310,16 +301,15 @@ class ForkedProcess:
     Attributes:
         pid: its number.
         returncode: its exit status, negative for the signal that ended it; ``None`` as long as it runs.
-
-    Raises:
-        ValueError: the server ended before it forked.
-        OSError: the server does not answer.
+        output: the end of a pipe that all its output is read from, until the output has ended.
     """
 
     def __init__(self, told: socket.socket) -> None:
         self._told = told
         self._text = b""
         self.returncode: int | None = None
+        self.output: BinaryIO | None = None
+        self._printed = b""
         told.settimeout(_FORK_SECONDS)
         try:
             self.pid = self._number()
@@ -355,16 +345,37 @@ class ForkedProcess:
                 self._told.close()
         return self.returncode
 
+    def communicate(self, timeout: float | None = None) -> tuple[str, None]:
+        """Return what it has printed by its end, after which nobody writes to the pipe.
+
+        Raises:
+            subprocess.TimeoutExpired: that takes more than ``timeout`` seconds; its ``stdout`` is bytes.
+            ServerEndedError: the server ended first.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        while self.output is not None or self.returncode is None:
+            waits_for = [one for one in (self.output, self.returncode is None and self) if one]
+            left = None if until is None else max(0.0, until - time.monotonic())
+            readable, _, _ = select.select(waits_for, [], [], left)
+            if not readable:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0, self._printed)
+            if self in readable:
+                self.wait()
+            if self.output is not None and self.output in readable:
+                more = self.output.read(65536)
+                self._printed += more
+                if not more:
+                    self.output.close()
+                    self.output = None
+        text = io.TextIOWrapper(io.BytesIO(self._printed), encoding="utf-8", errors="backslashreplace")
+        return text.read(), None
+
     def kill(self) -> None:
         """End it, with all that it has started."""
         processes.end(processes.with_all_below(self.pid))
 
     def _number(self) -> int:
-        """Return the next number that is told.
-
-        Raises:
-            ValueError: the server has ended.
-        """
+        """Return the next number that is told."""
         while b"\n" not in self._text:
             more = self._told.recv(64)
             if not more:
@@ -374,70 +385,15 @@ class ForkedProcess:
         return int(line)
 
 
-class PipedProcess:
-    """A forked process and what it prints, used as ``subprocess.Popen`` is.
-
-    Args:
-        process: the process.
-        output: the end of a pipe that all its output is read from.
-    """
-
-    def __init__(self, process: ForkedProcess, output: BinaryIO) -> None:
-        self._process = process
-        self._output: BinaryIO | None = output
-        self._printed = b""
-        self.pid = process.pid
-
-    @property
-    def returncode(self) -> int | None:
-        """Its exit status, as of :class:`ForkedProcess`."""
-        return self._process.returncode
-
-    def communicate(self, timeout: float | None = None) -> tuple[str, None]:
-        """Return what it has printed by its end, after which nobody writes to the pipe.
-
-        Raises:
-            subprocess.TimeoutExpired: that takes more than ``timeout`` seconds; its ``stdout`` is bytes.
-            ServerEndedError: the server ended first.
-        """
-        until = None if timeout is None else time.monotonic() + timeout
-        while self._output is not None or self.returncode is None:
-            waits_for = [one for one in (self._output, self.returncode is None and self._process) if one]
-            left = None if until is None else max(0.0, until - time.monotonic())
-            readable, _, _ = select.select(waits_for, [], [], left)
-            if not readable:
-                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0, self._printed)
-            if self._process in readable:
-                self._process.wait()
-            if self._output in readable:
-                self._read()
-        return _as_text(self._printed), None
-
-    def _read(self) -> None:
-        assert self._output is not None
-        more = self._output.read(65536)
-        self._printed += more
-        if not more:
-            self._output.close()
-            self._output = None
-
-
-def _as_text(printed: bytes) -> str:
-    return io.TextIOWrapper(io.BytesIO(printed), encoding="utf-8", errors="backslashreplace").read()
-
-
 def fork_piped(
     server: ForkServer, module: str, arguments: Sequence[str], environment: Mapping[str, str]
-) -> PipedProcess:
-    """Start ``python -m module arguments`` in the working folder of this process; read all that it prints.
-
-    Raises:
-        ForkServerError: nothing was started, and why.
-    """
+) -> ForkedProcess:
+    """Start ``python -m module arguments`` in the working folder of this process; read all that it prints."""
     reads, writes = os.pipe()
     with contextlib.ExitStack() as unless_forked:
         output = unless_forked.enter_context(open(reads, "rb", buffering=0))
         with open(writes, "wb") as theirs:
             process = server.fork(module, arguments, environment, os.getcwd(), [theirs.fileno()] * 2)
         unless_forked.pop_all()
-    return PipedProcess(process, output)
+    process.output = output
+    return process

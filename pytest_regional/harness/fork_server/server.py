@@ -14,16 +14,21 @@ import gc
 import importlib
 import json
 import os
+import resource
+import runpy
 import select
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pytest_regional._base import processes
-from pytest_regional.harness.fork_server.forked import Request, run
 
 #: Of the request itself; standard input, output and error; the socket that is told number and exit status.
 DESCRIPTORS = 5
@@ -32,6 +37,135 @@ DESCRIPTORS = 5
 _LOOK_SECONDS = 1.0
 
 _STATUS = Path("/proc/self/status")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a process is to be; plain data, sent as JSON.
+
+    Attributes:
+        module: run as ``__main__``.
+        arguments: of the module.
+        folder: the working folder.
+        environment: all variables.
+        state: what a process has from the one that starts it: see :func:`inherited`.
+    """
+
+    module: str
+    arguments: Sequence[str]
+    folder: str
+    environment: Mapping[str, str]
+    state: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        """Return text without the environment, which holds secrets."""
+        return f"<Request {self.module}>"
+
+    def as_bytes(self) -> bytes:
+        """Return it as bytes."""
+        return json.dumps({**vars(self), "environment": dict(self.environment)}).encode()
+
+    @staticmethod
+    def read(descriptors: Sequence[int]) -> Request:
+        """Take standard input, output and error, and read the request, from the descriptors that came with it."""
+        requested, *standard = descriptors
+        for number, descriptor in enumerate(standard):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        with open(requested, "rb") as file:
+            return Request(**json.load(file))
+
+
+def inherited() -> dict[str, Any]:
+    """Return what a process that this one starts has from it, besides its environment and its open files."""
+    limits = {name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")}
+    mask = os.umask(0)
+    os.umask(mask)
+    return {
+        "limits": limits,
+        "umask": mask,
+        "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        "ignored": [number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN],
+    }
+
+
+def run(request: Request, search_path: Sequence[str], forget: Sequence[str]) -> NoReturn:
+    """Be ``python -m MODULE ARGUMENTS``, to its end.
+
+    Args:
+        request: what is run.
+        search_path: where the interpreter looks for modules after the working folder and ``PYTHONPATH``.
+        forget: packages of the server that the process is to import itself.
+    """
+    status = 1
+    try:
+        _prepare(request, search_path, forget)
+        runpy.run_module(request.module, run_name="__main__", alter_sys=True)
+        status = 0
+    except SystemExit as raised:
+        if raised.code is None or isinstance(raised.code, int):
+            status = raised.code or 0
+        else:
+            print(raised.code, file=sys.stderr)
+    except KeyboardInterrupt:
+        sys.excepthook(*sys.exc_info())
+        status = -signal.SIGINT
+    except BaseException:  # noqa: BLE001 - told as the interpreter tells it
+        sys.excepthook(*sys.exc_info())
+    _end(status)
+
+
+def _prepare(request: Request, search_path: Sequence[str], forget: Sequence[str]) -> None:
+    os.chdir(request.folder)
+    os.environ.clear()
+    os.environ.update(request.environment)
+    state = request.state
+    for name, limit in state["limits"].items():
+        if tuple(limit) != resource.getrlimit(getattr(resource, name)):
+            resource.setrlimit(getattr(resource, name), tuple(limit))
+    os.umask(state["umask"])
+    for number in state["ignored"]:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, state["blocked"])
+    tempfile.tempdir = None
+    # Random numbers begin anew, as Python's own generator's do in a fork.
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.seed()
+    first = [] if getattr(sys.flags, "safe_path", False) else [os.getcwd()]
+    added = [path for path in request.environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+    # What a .pth file names is not added again.
+    sys.path[:] = [*first, *added, *(path for path in search_path if path not in added)]
+    sys.argv[:] = [request.module, *request.arguments]
+    sys.orig_argv[:] = [sys.executable, "-m", request.module, *request.arguments]
+    for name in [name for name in sys.modules if name.partition(".")[0] in forget]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+
+
+def _end(status: int) -> NoReturn:
+    """End as an interpreter does, but for taking apart what was imported, which takes a second."""
+    wait_and_clean_up()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):  # closed, or nobody reads it
+            status = status or 120  # as an interpreter does
+    if status < 0:
+        signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    os._exit(status & 0xFF)
+
+
+def wait_and_clean_up() -> None:
+    """Wait for threads, and call what is registered for the end of the process, in the interpreter's order.
+
+    ``threading._shutdown`` (3.10 to 3.14) is what the interpreter and multiprocessing call at an end; pools of threads
+    have registered there that their threads are to end.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
 
 
 class Server:
@@ -58,7 +192,12 @@ class Server:
             readable, _, _ = select.select([self._control, self._woken], [], [], _LOOK_SECONDS)
             if self._woken in readable:
                 self._woken.recv(4096)
-            self._tell_of_the_dead()
+            for number in list(self._forked):
+                ended, status = os.waitpid(number, os.WNOHANG)
+                if ended:
+                    told = self._forked.pop(number)
+                    _tell(told, os.waitstatus_to_exitcode(status))
+                    told.close()
             if os.getppid() != self._asker:
                 self._end()
             if self._control in readable:
@@ -73,7 +212,12 @@ class Server:
             self._end()
         number = os.fork()
         if number == 0:
-            self._let_go()
+            # The new process gives up what is the server's.
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, self._at_start)
+            for one in (self._control, self._woken, self._wakes, *self._forked.values()):
+                one.close()
             os.close(descriptors[-1])
             return Request.read(descriptors[:-1])
         told = socket.socket(fileno=descriptors.pop())
@@ -82,22 +226,6 @@ class Server:
         self._forked[number] = told
         _tell(told, number)
         return None
-
-    def _let_go(self) -> None:
-        """Give up, in a forked process, what is the server's."""
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, self._at_start)
-        for one in (self._control, self._woken, self._wakes, *self._forked.values()):
-            one.close()
-
-    def _tell_of_the_dead(self) -> None:
-        for number in list(self._forked):
-            ended, status = os.waitpid(number, os.WNOHANG)
-            if ended:
-                told = self._forked.pop(number)
-                _tell(told, os.waitstatus_to_exitcode(status))
-                told.close()
 
     def _end(self) -> NoReturn:
         for number in self._forked:
@@ -147,6 +275,13 @@ _HARNESS = (
     "pytest_regional.harness.vacuity",
 )
 
+#: What the client may ask the server to import; of ``compilers`` nothing of this package, which its tests look at.
+_PRELOADS: dict[str, tuple[str, ...]] = {
+    "nothing": (),
+    "compilers": ("numpy", "pytest"),
+    "harness": _HARNESS,
+    "harness_for_cpu": _HARNESS,
+}
 
 _PRINT_PATH = "import json, sys; print(json.dumps(sys.path[0 if getattr(sys.flags, 'safe_path', False) else 1 :]))"
 
@@ -155,9 +290,6 @@ def own_search_path() -> list[str]:
     """Return where this interpreter looks for modules after the working folder and ``PYTHONPATH``.
 
     An interpreter without ``PYTHONPATH`` tells: what is there, and in a ``.pth`` file too, is in a search path once.
-
-    Raises:
-        subprocess.CalledProcessError: it does not start.
     """
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     printed = subprocess.run(
@@ -167,55 +299,27 @@ def own_search_path() -> list[str]:
     return found
 
 
-def compilers() -> None:
-    """Import PyTorch and its compilers, and what runs tests: nothing of this package that its tests look at."""
-    for name in ("numpy", "pytest"):
+def _preload(what: str) -> None:
+    for name in _PRELOADS[what]:
         importlib.import_module(name)
+    if what != "nothing":
+        from pytest_regional._torch.triton import import_all, prepare_for_cpu
 
-    from pytest_regional._torch.triton import import_all, prepare_for_cpu
-
-    import_all()
-    prepare_for_cpu()
-    _keep()
-
-
-def harness_for_cpu() -> None:
-    """As :func:`harness`, for processes that compile for nothing but the CPU."""
-    from pytest_regional._torch.triton import prepare_for_cpu
-
-    harness()
-    prepare_for_cpu()
-    _keep()
-
-
-def harness() -> None:
-    """Import the harness, and all that its first compile does."""
-    for name in _HARNESS:
-        importlib.import_module(name)
-
-    from pytest_regional._torch.triton import import_all
-
-    import_all()
-    _keep()
-
-
-def _keep() -> None:
+        import_all()
+        if what != "harness":  # processes compile for nothing but the CPU
+            prepare_for_cpu()
     gc.collect()
     gc.freeze()  # processes collect only what is theirs, and do not copy what they share
     atexit.unregister(gc.unfreeze)
     atexit.register(gc.unfreeze)  # libraries complain of what is not collected at the end
 
 
-#: What the client may ask the server to import.
-_PRELOADS = {"nothing": _keep, "compilers": compilers, "harness": harness, "harness_for_cpu": harness_for_cpu}
-
-
 def main() -> None:
     """Import, tell, serve; in a forked process: be what is requested."""
     control = socket.socket(fileno=int(sys.argv[1]))
-    asker, prepare, forget = int(sys.argv[2]), sys.argv[3], sys.argv[4:]
+    asker, what, forget = int(sys.argv[2]), sys.argv[3], sys.argv[4:]
     search_path = own_search_path()
-    _PRELOADS[prepare]()
+    _preload(what)
     told = {"problem": _problem(), "modules": _folders_of_modules()}
     control.sendall(json.dumps(told).encode() + b"\n")
     called = processes.call_this_a_server()

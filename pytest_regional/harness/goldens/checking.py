@@ -10,8 +10,8 @@ import difflib
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,21 +20,20 @@ from pytest_regional._base.text import plural
 from pytest_regional._torch import torch_version
 from pytest_regional.harness import isolation
 from pytest_regional.harness.compiling import refuse_no_program
-from pytest_regional.harness.goldens.facts import (
-    DEFAULT_FACTS,
-    OUTSIDE,
+from pytest_regional.harness.goldens.facts import DEFAULT_FACTS, OUTSIDE, checked, text_of
+from pytest_regional.harness.goldens.file import (
     Entry,
     GoldenFile,
     GoldenKey,
+    GoldensOfTest,
     Text,
+    UsedGolden,
     Version,
-    checked,
-    text_of,
+    device_class,
 )
 from pytest_regional.harness.record import CompileRecord
 
 if TYPE_CHECKING:
-    from pytest_regional.harness.devices.device import DeviceUnderTest
     from pytest_regional.harness.regional import Regional
 
 
@@ -47,14 +46,14 @@ _NAMES = 5
 
 def sentences(golden: Text, now: Text) -> list[str]:
     """Return what is otherwise, what names an operator first."""
-    old, new = _by_fact(golden), _by_fact(now)
+    old, new = _blocks(golden), _blocks(now)
     found = [f"no fact {name!r} is asked for any more" for name in old if name not in new]
     found += [f"the golden has no fact {name!r}" for name in new if name not in old]
     both = old.keys() & new.keys()
     if "ops" in both:
         # Which operators there are is said operator by operator.
         for facts in (old, new):
-            facts["regions"] = [_without_count(line) for line in facts.get("regions", [])]
+            facts["regions"] = [re.sub(r": \d+ ops?(, |$)", ": ", line) for line in facts.get("regions", [])]
     for name in sorted(both, key=_IMPORTANCE.index):
         found += _COMPARED.get(name, _values)(old[name], new[name])
     return found
@@ -65,22 +64,8 @@ def in_full(golden: Text, now: Text) -> str:
     return "\n".join(difflib.unified_diff(golden, now, "golden", "now", lineterm=""))
 
 
-def _without_count(line: str) -> str:
-    return re.sub(r": \d+ ops?(, |$)", ": ", line)
-
-
-def _by_fact(text: Text) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for line in text:
-        if line.startswith(" "):
-            found[next(reversed(found))].append(line[2:])
-        else:
-            found[line] = []
-    return found
-
-
 def _blocks(lines: Sequence[str]) -> dict[str, list[str]]:
-    """Return the lines below each subject, such as a graph."""
+    """Return the lines below each fact, or below each subject of one, such as a graph."""
     found: dict[str, list[str]] = {}
     for line in lines:
         if line.startswith(" "):
@@ -94,9 +79,6 @@ def _pairs(golden: Sequence[str], now: Sequence[str]) -> Iterator[tuple[str, lis
     old, new = _blocks(golden), _blocks(now)
     for subject in dict.fromkeys([*old, *new]):
         yield subject, old.get(subject, []), new.get(subject, [])
-
-
-# Operators
 
 
 @dataclass(frozen=True)
@@ -121,11 +103,15 @@ def _unrolled(lines: Sequence[str]) -> list[_Op]:
     found: list[_Op] = []
     for line in lines:
         region, _, operator = line.rpartition(": ")
-        repeated = re.fullmatch(r"(.+) x(\d+)", operator)
-        name, count = (repeated[1], int(repeated[2])) if repeated else (operator, 1)
+        name, count = _with_count(operator)
         for _ in range(count):
             found.append(_Op(name, region, found[-1].name if found else ""))
     return found
+
+
+def _with_count(text: str) -> tuple[str, int]:
+    repeated = re.fullmatch(r"(.+) x(\d+)", text)
+    return (repeated[1], int(repeated[2])) if repeated else (text, 1)
 
 
 def _moves(old: list[_Op], new: list[_Op]) -> Iterator[str]:
@@ -135,10 +121,16 @@ def _moves(old: list[_Op], new: list[_Op]) -> Iterator[str]:
     gone = [op for _, i, j, _, _ in changed for op in old[i:j]]
     added = [op for _, _, _, i, j in changed for op in new[i:j]]
     yield from _borders_crossed(gone, added)
-    yield from _reordered(gone, added)
-    yield from _replaced(gone, added)
-    yield from (f"{name} is gone from {_place(where)}" for name, where in _counted(gone))
-    yield from (f"{name} is new in {_place(where)}, {_after(added, name)}" for name, where in _counted(added))
+    for op, same in _taken(gone, added, lambda op: (op.name, op.where)):
+        if op.after != same.after:
+            yield f"{op.name} in {_place(op.where)} runs {_behind(same.after)}, and not {_behind(op.after)}"
+    for op, other in _taken(gone, added, lambda op: (op.where, op.after)):
+        yield f"{op.name} became {other.name} in {_place(op.where)}, {_behind(op.after)}"
+    for (name, where), count in Counter((op.name, op.where) for op in gone).items():
+        yield f"{_listed({name: count})} is gone from {_place(where)}"
+    for (name, where), count in Counter((op.name, op.where) for op in added).items():
+        before = next(op.after for op in added if op.name == name)
+        yield f"{_listed({name: count})} is new in {_place(where)}, {_behind(before)}"
 
 
 def _borders_crossed(gone: list[_Op], added: list[_Op]) -> Iterator[str]:
@@ -157,34 +149,14 @@ def _borders_crossed(gone: list[_Op], added: list[_Op]) -> Iterator[str]:
         yield f"{_listed(names)} moved {way}"
 
 
-def _reordered(gone: list[_Op], added: list[_Op]) -> Iterator[str]:
-    """Yield which operators run at another place of the same region; takes them off both lists."""
+def _taken(gone: list[_Op], added: list[_Op], key: Callable[[_Op], object]) -> Iterator[tuple[_Op, _Op]]:
+    """Yield the operators with an equal key, and take them off both lists."""
     for op in list(gone):
-        same = next((other for other in added if (other.name, other.where) == (op.name, op.where)), None)
-        if same is not None:
-            gone.remove(op)
-            added.remove(same)
-            if op.after != same.after:
-                yield f"{op.name} in {_place(op.where)} runs {_behind(same.after)}, and not {_behind(op.after)}"
-
-
-def _replaced(gone: list[_Op], added: list[_Op]) -> Iterator[str]:
-    """Yield which operator took the place of which; takes them off both lists."""
-    for op in list(gone):
-        other = next((one for one in added if (one.where, one.after) == (op.where, op.after)), None)
+        other = next((one for one in added if key(one) == key(op)), None)
         if other is not None:
             gone.remove(op)
             added.remove(other)
-            yield f"{op.name} became {other.name} in {_place(op.where)}, {_behind(op.after)}"
-
-
-def _counted(ops: Sequence[_Op]) -> Iterator[tuple[str, str]]:
-    for (name, where), count in Counter((op.name, op.where) for op in ops).items():
-        yield (f"{name} x{count}" if count > 1 else name), where
-
-
-def _after(added: Sequence[_Op], name: str) -> str:
-    return _behind(next(op.after for op in added if op.name == name.partition(" ")[0]))
+            yield op, other
 
 
 def _behind(name: str) -> str:
@@ -199,9 +171,6 @@ def _listed(names: Mapping[str, int]) -> str:
     said = [f"{name} x{count}" if count > 1 else name for name, count in names.items()]
     more = f" and {len(said) - _NAMES} more" if len(said) > _NAMES else ""
     return ", ".join(said[:_NAMES]) + more
-
-
-# Fusions
 
 
 @dataclass(frozen=True)
@@ -222,15 +191,20 @@ def _fusions(golden: Sequence[str], now: Sequence[str]) -> Iterator[str]:
         for sentence in (*_split(gone, added, "fusion broke", "was"), *_split(added, gone, "new fusion", "is")):
             yield f"{code}: {sentence}"
         yield from (f"{code}: {sentence}" for sentence in _other_kernels(gone, added))
-        yield from (f"{code}: {sentence}" for sentence in _single_kernels(gone, added, before, after))
+        # What is left has no counterpart; parts of a kernel that another kernel computes as well are a fusion.
+        for kernel in added:
+            is_part = any(kernel.ops <= other.ops for other in before)
+            yield f"{code}: " + (f"fusion broke: one more kernel {kernel}" if is_part else f"a new kernel {kernel}")
+        for kernel in gone:
+            is_part = any(kernel.ops <= other.ops for other in after)
+            yield f"{code}: " + (f"new fusion: one kernel {kernel} less" if is_part else f"no kernel {kernel} any more")
 
 
 def _kernels(lines: Sequence[str]) -> Counter[_Kernel]:
     found: Counter[_Kernel] = Counter()
     for line in lines:
         name, _, ops = line.partition(": ")
-        repeated = re.fullmatch(r"(.+) x(\d+)", ops)
-        names, count = (repeated[1], int(repeated[2])) if repeated else (ops, 1)
+        names, count = _with_count(ops)
         found[_Kernel(name, frozenset(names.split(", ")))] += count
     return found
 
@@ -255,26 +229,9 @@ def _other_kernels(gone: list[_Kernel], added: list[_Kernel]) -> Iterator[str]:
         gone.remove(kernel)
         added.remove(most)
         less, more = sorted(kernel.ops - most.ops), sorted(most.ops - kernel.ops)
-        said = ([f"without {_listed(Counter(less))}"] if less else []) + (
-            [f"with {_listed(Counter(more))}"] if more else []
-        )
+        said = [f"{how} {_listed(Counter(ops))}" for how, ops in (("without", less), ("with", more)) if ops]
         name = f"kernel {kernel.name}" + (f" is {most.name} now" if most.name != kernel.name else "")
         yield f"{name}, {' and '.join(said) or 'of the same operators'}"
-
-
-def _single_kernels(
-    gone: list[_Kernel], added: list[_Kernel], before: Counter[_Kernel], after: Counter[_Kernel]
-) -> Iterator[str]:
-    """Yield kernels without a counterpart; parts of a kernel that another kernel computes as well are a fusion."""
-    for kernel in added:
-        is_part = any(kernel.ops <= other.ops for other in before)
-        yield f"fusion broke: one more kernel {kernel}" if is_part else f"a new kernel {kernel}"
-    for kernel in gone:
-        is_part = any(kernel.ops <= other.ops for other in after)
-        yield f"new fusion: one kernel {kernel} less" if is_part else f"no kernel {kernel} any more"
-
-
-# Order, and what is by subject
 
 
 def _order(golden: Sequence[str], now: Sequence[str]) -> Iterator[str]:
@@ -287,16 +244,13 @@ def _order(golden: Sequence[str], now: Sequence[str]) -> Iterator[str]:
 
 
 def _values(golden: Sequence[str], now: Sequence[str]) -> Iterator[str]:
-    old, new = (dict(_subject_and_value(line) for line in lines) for lines in (golden, now))
+    old, new = (
+        {subject: value for subject, _, value in (line.partition(": ") for line in lines)} for lines in (golden, now)
+    )
     for subject in dict.fromkeys([*old, *new]):
         was, is_now = old.get(subject), new.get(subject)
         if was != is_now:
             yield f"{subject}: {is_now or 'gone'}, was {was or 'not there'}"
-
-
-def _subject_and_value(line: str) -> tuple[str, str]:
-    subject, _, value = line.partition(": ")
-    return subject, value
 
 
 _COMPARED = {"ops": _ops, "fusions": _fusions, "order": _order}
@@ -319,44 +273,6 @@ class GoldenError(RegionalError, AssertionError):
         self.in_full = in_full
 
 
-@dataclass(frozen=True)
-class UsedGolden:
-    """A golden that a test compared with, or that it is to write.
-
-    Attributes:
-        key: which one.
-        device: the class of the device.
-        version: of torch.
-        text: what is to be written; ``None`` where goldens are compared with, or the golden is as it should be.
-        state: ``same``, ``changed`` or ``missing``: how it compares with what the file holds.
-    """
-
-    key: GoldenKey
-    device: str
-    version: Version
-    text: Text | None = None
-    state: str = "same"
-
-
-@dataclass
-class GoldensOfTest:
-    """The goldens of one test: where they are, and which it used.
-
-    Attributes:
-        path: the file.
-        shown: its path for messages.
-        test: the test without backend and device.
-        update: whether goldens are written and not compared with.
-        used: by name, those that the test compared with or is to write.
-    """
-
-    path: Path
-    shown: str
-    test: str
-    update: bool
-    used: dict[str, UsedGolden] = field(default_factory=dict)
-
-
 def assert_golden(
     regional: Regional,
     program: Any,
@@ -373,71 +289,43 @@ def assert_golden(
             "assert_golden needs a test with the marker regional_compile, run by pytest: the golden is in a file next "
             "to the test's"
         )
-    _check_name(name)
+    if name and not re.fullmatch(r"[^\s|,]+( [^\s|,]+)*", name):
+        raise RegionalValueError(f"name={name!r}: the name of a golden is one line, without '|' and ','")
     names = checked(DEFAULT_FACTS if facts is None else facts)
     if isinstance(program, CompileRecord):
-        _refuse_inputs(inputs, options)
+        if inputs or options:
+            raise TypeError("assert_golden(record) takes no inputs and no keywords of a run: the record has its own")
         record = program
     else:
         refuse_no_program("assert_golden", program)
-        record = _run_afresh(regional, program, inputs, options)
+        # As in a new process with empty caches: what the test compiled before changes no fact.
+        regional.restart()
+        regional.folder.mkdir(parents=True, exist_ok=True)
+        with isolation.cache_folder(Path(tempfile.mkdtemp(prefix="golden-", dir=regional.folder))):
+            record = regional.run(program, *inputs, **options)
     text = text_of(record, names)
-    key = GoldenKey(goldens.test, regional.backend, name)
-    used = UsedGolden(key, device_class(regional.device_under_test), torch_version())
+    used = UsedGolden(
+        GoldenKey(goldens.test, regional.backend, name), device_class(regional.device_under_test), torch_version()
+    )
     file = GoldenFile.read(goldens.path)
+    holding = file.holding(used.key, used.device, used.version)
+    if holding is None:
+        used = replace(used, state="missing")
+    elif holding[1].text != text:
+        used = replace(used, state="changed")
     if goldens.update:
-        _note(goldens, file, used, text)
-    else:
-        _compare(goldens, file, used, text)
-    return record
-
-
-def _run_afresh(regional: Regional, program: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> CompileRecord:
-    """Compile and run as in a new process with empty caches: what the test compiled before changes no fact."""
-    regional.restart()
-    regional.folder.mkdir(parents=True, exist_ok=True)
-    with isolation.cache_folder(Path(tempfile.mkdtemp(prefix="golden-", dir=regional.folder))):
-        return regional.run(program, *inputs, **options)
-
-
-def _refuse_inputs(inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
-    if inputs or options:
-        raise TypeError("assert_golden(record) takes no inputs and no keywords of a run: the record has its own")
-
-
-def _check_name(name: str) -> None:
-    if name and not re.fullmatch(r"[^\s|,]+( [^\s|,]+)*", name):
-        raise RegionalValueError(f"name={name!r}: the name of a golden is one line, without '|' and ','")
-
-
-def _note(goldens: GoldensOfTest, file: GoldenFile, used: UsedGolden, text: Text) -> None:
-    """Note what the golden is from now on."""
-    earlier = goldens.used.get(used.key.name)
-    holding = file.holding(used.key, used.device, used.version)
-    state = _state(holding, text)
-    new = replace(used, text=None if state == "same" else text, state=state)
-    if earlier is not None and earlier != new:
-        raise RegionalValueError(
-            f"two goldens of {used.key.test} differ and have one name, {used.key.name!r}: give each its own, name=..."
-        )
-    goldens.used[used.key.name] = new
-
-
-def _compare(goldens: GoldensOfTest, file: GoldenFile, used: UsedGolden, text: Text) -> None:
-    holding = file.holding(used.key, used.device, used.version)
-    state = _state(holding, text)
-    goldens.used[used.key.name] = replace(used, state=state)
-    if holding is None:
+        used = replace(used, text=None if used.state == "same" else text)
+        if goldens.used.get(name, used) != used:
+            raise RegionalValueError(
+                f"two goldens of {goldens.test} differ and have one name, {name!r}: give each its own, name=..."
+            )
+    goldens.used[name] = used
+    if holding is None and not goldens.update:
         raise GoldenError(_missing(goldens, file, used))
-    version, entry = holding
-    if state == "changed":
+    if holding is not None and used.state == "changed" and not goldens.update:
+        version, entry = holding
         raise GoldenError(_otherwise(goldens, used, version, entry, text), in_full(entry.text, text))
-
-
-def _state(holding: tuple[Version, Entry] | None, text: Text) -> str:
-    if holding is None:
-        return "missing"
-    return "same" if holding[1].text == text else "changed"
+    return record
 
 
 def _missing(goldens: GoldensOfTest, file: GoldenFile, used: UsedGolden) -> str:
@@ -467,8 +355,3 @@ def _otherwise(goldens: GoldensOfTest, used: UsedGolden, version: Version, entry
 
 def _said(version: Version) -> str:
     return ".".join(map(str, version))
-
-
-def device_class(device: DeviceUnderTest) -> str:
-    """Return what goldens call a device: ``cpu``, ``cuda``, or ``cuda-emulated:h200``."""
-    return f"{device.kind}:{device.profile}" if device.profile else device.kind

@@ -1,4 +1,4 @@
-"""What a compile did as lines of text, one fact a line; and the files of goldens: reading, choosing, writing.
+"""What a compile did as lines of text, one fact a line.
 
 A line below the name of a fact is ``subject: value``, or stands below a subject on a line without a value. Subjects of
 one text differ, so that two texts can be compared line by line.
@@ -9,20 +9,18 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
-from pytest_regional._base import files
-from pytest_regional._base.errors import RegionalError, RegionalValueError
-from pytest_regional._base.text import plural, shown, unknown_name
+from pytest_regional._base.errors import RegionalValueError
+from pytest_regional._base.text import plural, unknown_name
 from pytest_regional.harness.codegen.events import ExternCall, KernelLaunch, UnknownSizeError
 from pytest_regional.harness.codegen.memory import peak_of
+from pytest_regional.harness.goldens.file import FACT_NAMES, Text
 
 if TYPE_CHECKING:
     from pytest_regional.harness.codegen import CodeEvent
-    from pytest_regional.harness.observe.trace import CompileTrace, GraphTrace, PartitionCall
+    from pytest_regional.harness.observe.trace import CompileTrace, GraphTrace
     from pytest_regional.harness.record import CompileRecord, GeneratedSource
 
 
@@ -42,11 +40,7 @@ OUTSIDE = "outside"
 
 
 def text_of(record: CompileRecord, facts: Iterable[str]) -> Text:
-    """Return the facts of ``record`` as text.
-
-    Raises:
-        RegionalValueError: a name that is no fact, or nothing was compiled in it.
-    """
+    """Return the facts of ``record`` as text."""
     names = checked(facts)
     if record.trace is None or not record.trace.graphs or not record.graphs:
         raise RegionalValueError(
@@ -57,11 +51,7 @@ def text_of(record: CompileRecord, facts: Iterable[str]) -> Text:
 
 
 def checked(facts: Iterable[str]) -> tuple[str, ...]:
-    """Return the names in the order of :data:`FACTS`, once each.
-
-    Raises:
-        RegionalValueError: a name that is no fact, or none at all.
-    """
+    """Return the names in the order of :data:`FACTS`, once each."""
     chosen = [facts] if isinstance(facts, str) else list(facts)
     for name in chosen:
         if name not in FACTS:
@@ -85,27 +75,18 @@ def _titles(trace: CompileTrace) -> list[tuple[str, GraphTrace]]:
     return found
 
 
-# regions
-
-
 def _regions(record: CompileRecord, trace: CompileTrace) -> Iterator[str]:
     """Yield how large regions are, and their partitions."""
     for (title, graph), known in zip(_titles(trace), record.graphs, strict=False):
         for region in known.regions:
             calls = [step for step in graph.steps if not isinstance(step, str) and step.region == region.name]
             configs = [f"{name}={value}" for name, value in sorted(region.configs.items())]
-            said = [plural(len(region.ops), "op"), plural(region.partitions, "partition"), *_shared(calls), *configs]
+            owners = Counter(call.shares for call in calls if call.shares)
+            shared = [f"{count} shared with {owner}" for owner, count in owners.items()]
+            said = [plural(len(region.ops), "op"), plural(region.partitions, "partition"), *shared, *configs]
             yield f"{title}, {region.name}: {', '.join(said)}"
         outside = sum(op.region is None for op in graph.ops)
         yield f"{title}, {OUTSIDE}: {plural(outside, 'op')}"
-
-
-def _shared(calls: Sequence[PartitionCall]) -> Iterator[str]:
-    for owner, count in Counter(call.shares for call in calls if call.shares).items():
-        yield f"{count} shared with {owner}"
-
-
-# ops
 
 
 def _ops(record: CompileRecord, trace: CompileTrace) -> Iterator[str]:
@@ -122,13 +103,14 @@ def _repeated(lines: Iterable[str]) -> Iterator[str]:
         yield f"{line} x{count}" if count > 1 else line
 
 
-# order
-
-
 def _order(record: CompileRecord, trace: CompileTrace) -> Iterator[str]:
     """Yield what runs before and after each call of a partition, or each stretch of a region."""
     for title, graph in _titles(trace):
-        steps = [step if isinstance(step, str) else f"[{step.region}]" for step in graph.steps] or _stretches(graph)
+        steps = [step if isinstance(step, str) else f"[{step.region}]" for step in graph.steps]
+        if not steps:
+            names = (f"[{op.region}]" if op.region else op.name for op in graph.ops)
+            groups = itertools.groupby(names)
+            steps = [one for name, same in groups for one in ([name] if name[0] == "[" else list(same))]
         borders = [place for place, step in enumerate(steps) if step.startswith("[")]
         if not borders:
             continue
@@ -136,14 +118,6 @@ def _order(record: CompileRecord, trace: CompileTrace) -> Iterator[str]:
         for place in borders:
             around = (steps[place - 1] if place else "start", steps[place], *(steps[place + 1 : place + 2] or ["end"]))
             yield "  " + " > ".join(around)
-
-
-def _stretches(graph: GraphTrace) -> list[str]:
-    names = (f"[{op.region}]" if op.region else op.name for op in graph.ops)
-    return [one for name, same in itertools.groupby(names) for one in ([name] if name[0] == "[" else list(same))]
-
-
-# fusions
 
 
 def _fusions(record: CompileRecord, trace: CompileTrace) -> Iterator[str]:
@@ -173,9 +147,6 @@ def _behind(event: CodeEvent) -> str:
     return ", ".join(sorted({op.inside or op.name for op in event.ops})) or "none"
 
 
-# passes, key, memory
-
-
 def _passes(record: CompileRecord, trace: CompileTrace) -> Iterator[str]:
     """Yield counters that moved."""
     return (f"{name}: {record.counters[name]}" for name in _COUNTERS if record.counters[name])
@@ -185,21 +156,13 @@ def _key(record: CompileRecord, trace: CompileTrace) -> Iterator[str]:
     """Yield what the key of a cache has to hold: inputs, modes, settings that are not the default ones."""
     for call, inputs in enumerate(trace.inputs):
         where = "input" if len(trace.inputs) == 1 else f"call {call}, input"
-        yield from (f"{where} {number}: {_input(said)}" for number, said in enumerate(inputs))
+        for number, said in enumerate(inputs):
+            grad = " requires_grad" if said.endswith(" True") else ""
+            yield f"{where} {number}: {said.removesuffix(' True').removesuffix(' False')}{grad}"
     yield from (f"{name}: {said}" for name, said in trace.modes.items())
-    yield from (f"{name}: {said}" for name, said in sorted(_settings(trace).items()))
-
-
-def _input(said: str) -> str:
-    if said.endswith(" True"):
-        return said.removesuffix(" True") + " requires_grad"
-    return said.removesuffix(" False")
-
-
-def _settings(trace: CompileTrace) -> dict[str, str]:
-    """Return settings by name, without paths, which are of one machine or one run."""
-    known = {name: said for graph in trace.graphs for name, said in graph.settings.items()}
-    return {name: said for name, said in known.items() if "/" not in said and "\\" not in said}
+    settings = {name: said for graph in trace.graphs for name, said in graph.settings.items()}
+    # Paths are of one machine or one run.
+    yield from (f"{name}: {said}" for name, said in sorted(settings.items()) if "/" not in said and "\\" not in said)
 
 
 def _memory(record: CompileRecord, trace: CompileTrace) -> Iterator[str]:
@@ -214,196 +177,10 @@ def _memory(record: CompileRecord, trace: CompileTrace) -> Iterator[str]:
         yield f"{title}: {said}"
 
 
-Fact = Callable[["CompileRecord", "CompileTrace"], Iterator[str]]
-
-FACTS: dict[str, Fact] = {
-    "regions": _regions,
-    "ops": _ops,
-    "order": _order,
-    "fusions": _fusions,
-    "passes": _passes,
-    "memory": _memory,
-    "key": _key,
-}
-"""The facts by name, in the order of a golden: those of :data:`FACT_NAMES`."""
+FACTS: dict[str, Callable[[CompileRecord, CompileTrace], Iterator[str]]] = dict(
+    zip(FACT_NAMES, (_regions, _ops, _order, _fusions, _passes, _memory, _key), strict=True)
+)
+"""The facts by name, in the order of a golden."""
 
 DEFAULT_FACTS = ("regions", "ops", "order", "passes")
 """Those that do not change with a compiler's decisions below the graph."""
-
-
-Version = tuple[int, int]
-"""Major and minor number of torch."""
-
-Text = tuple[str, ...]
-"""A golden: names of facts, and below each its lines, indented."""
-
-FACT_NAMES = ("regions", "ops", "order", "fusions", "passes", "memory", "key")
-"""The facts in the order of a golden; the beginning of this module says what each is."""
-
-TEST, ENTRY, SEPARATOR = "=== ", "--- ", " | "
-
-HEADER = (
-    "# What compiles did: pytest-regional compares with it (docs/goldens.md). `pytest --regional-update` writes it.\n"
-)
-
-_VERSION = re.compile(r"from torch (\d+)\.(\d+)")
-_CONFLICT = re.compile(r"(<<<<<<<|>>>>>>>|\|\|\|\|\|\|\|)( |$)|=======$")
-
-
-class GoldenFileError(RegionalError, ValueError):
-    """A file of goldens that is not understood; the message names it, the line, and what to do."""
-
-
-class GoldenKey(NamedTuple):
-    """Which golden: the test without backend and device, the backend, and a name where a test has several."""
-
-    test: str
-    backend: str
-    name: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.test} ({', '.join(filter(None, [self.backend, self.name]))})"
-
-
-class Entry(NamedTuple):
-    """A text, and the line of the file that its header is on; 0 for what is not yet in a file."""
-
-    text: Text
-    line: int = 0
-
-
-@dataclass
-class GoldenFile:
-    """The goldens of one test file.
-
-    Attributes:
-        comment: what stands above the first test.
-        goldens: by golden, by device class, by version: the text.
-    """
-
-    comment: str = HEADER
-    goldens: dict[GoldenKey, dict[str, dict[Version, Entry]]] = field(default_factory=dict)
-
-    @staticmethod
-    def read(path: Path) -> GoldenFile:
-        """Return what ``path`` holds; nothing where there is no such file.
-
-        Raises:
-            GoldenFileError: it is damaged, or cannot be read.
-        """
-        if not path.exists():
-            return GoldenFile()
-        try:
-            text = files.text_of(path)
-        except RegionalValueError as error:
-            raise GoldenFileError(str(error)) from error
-        return _Parser(path).parsed(text)
-
-    def holding(self, key: GoldenKey, device: str, version: Version) -> tuple[Version, Entry] | None:
-        """Return the entry that holds for a version of torch, and its version: the last that is not later."""
-        entries = self.goldens.get(key, {}).get(device, {})
-        known = max((one for one in entries if one <= version), default=None)
-        return None if known is None else (known, entries[known])
-
-    def put(self, key: GoldenKey, device: str, version: Version, text: Text) -> None:
-        """Have ``text`` hold from ``version`` on; entries of other versions stay, unless they say the same twice."""
-        entries = self.goldens.setdefault(key, {}).setdefault(device, {})
-        entries[version] = Entry(text)
-        before: Text | None = None
-        for one in sorted(entries):
-            if entries[one].text == before:
-                del entries[one]
-            else:
-                before = entries[one].text
-
-    def remove(self, key: GoldenKey, device: str | None = None) -> None:
-        """Remove a golden, of one device class or of all."""
-        if device is not None:
-            self.goldens[key].pop(device, None)
-        if device is None or not self.goldens[key]:
-            del self.goldens[key]
-
-    def __str__(self) -> str:
-        return "\n".join(self._lines()) + "\n" if self.goldens else ""
-
-    def _lines(self) -> Iterator[str]:
-        if self.comment:
-            yield self.comment.rstrip("\n")
-        test = None
-        for key in sorted(self.goldens):
-            if key.test != test:
-                yield f"\n{TEST}{key.test}"
-            test = key.test
-            yield from self._entries(key)
-
-    def _entries(self, key: GoldenKey) -> Iterator[str]:
-        """Yield the entries of one golden; what is the same on several classes of devices once."""
-        devices: dict[tuple[Version, Text], list[str]] = {}
-        for device, entries in sorted(self.goldens[key].items()):
-            for version, entry in entries.items():
-                devices.setdefault((version, entry.text), []).append(device)
-        for (version, text), names in sorted(devices.items(), key=lambda item: (item[0][0], item[1])):
-            parts = [key.backend, key.name, f"from torch {version[0]}.{version[1]}", ", ".join(names)]
-            yield ENTRY + SEPARATOR.join(filter(None, parts))
-            yield from text
-
-
-class _Parser:
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file = GoldenFile(comment="")
-        self._test = ""
-        self._headers: dict[tuple[GoldenKey, str, Version], int] = {}
-        self._entry: list[str] | None = None
-
-    def parsed(self, text: str) -> GoldenFile:
-        entries: dict[int, tuple[str, list[str]]] = {}
-        for number, line in enumerate(text.split("\n"), 1):
-            if _CONFLICT.match(line):
-                self._wrong(number, line, "a merge conflict: keep one side, then run pytest --regional-update")
-            if line.startswith(TEST):
-                self._test, self._entry = line.removeprefix(TEST), None
-            elif line.startswith(ENTRY):
-                self._note_header(line, number)
-                entries[number] = line, []
-                self._entry = entries[number][1]
-            elif line.strip():
-                self._take(line, number)
-        for number, (header, lines) in entries.items():
-            if not lines:
-                self._wrong(number, header, "no facts below it: delete the line, and run pytest --regional-update")
-        for (key, device, version), number in self._headers.items():
-            known = self._file.goldens.setdefault(key, {}).setdefault(device, {})
-            known[version] = Entry(tuple(entries[number][1]), number)
-        return self._file
-
-    def _take(self, line: str, number: int) -> None:
-        """Take a line that is no header."""
-        indented = line.startswith("  ")
-        if not self._test and line.startswith("#"):
-            self._file.comment += f"{line}\n"
-        elif self._entry is None:
-            self._wrong(number, line, f"expected a line that begins with {TEST!r}, then one that begins with {ENTRY!r}")
-        elif line in FACT_NAMES or (indented and self._entry):
-            self._entry.append(line)
-        else:
-            self._wrong(
-                number, line, f"expected the name of a fact ({', '.join(FACT_NAMES)}), or an indented line below one"
-            )
-
-    def _note_header(self, line: str, number: int) -> None:
-        parts = line.removeprefix(ENTRY).split(SEPARATOR)
-        version = _VERSION.fullmatch(parts[-2]) if len(parts) in (3, 4) and all(parts) else None
-        if version is None:
-            self._wrong(number, line, f"expected {ENTRY}BACKEND{SEPARATOR}from torch 2.13{SEPARATOR}DEVICES")
-        if not self._test:
-            self._wrong(number, line, f"expected a line {TEST}TEST before it")
-        key = GoldenKey(self._test, parts[0], parts[1] if len(parts) == 4 else "")
-        for device in parts[-1].split(", "):
-            place = key, device, (int(version[1]), int(version[2]))
-            if place in self._headers:
-                self._wrong(number, line, f"the same golden as in line {self._headers[place]}: delete one of them")
-            self._headers[place] = number
-
-    def _wrong(self, number: int, line: str, why: str) -> NoReturn:
-        raise GoldenFileError(f"{self._path}:{number}: {shown(line)!r}: {why}")

@@ -33,7 +33,7 @@ from pytest_regional.harness.graph_passes.result import PassRun
 from pytest_regional.harness.parity.check import ParityCheck
 from pytest_regional.harness.parity.compare import ParityError, ParityReport, check_program, compare
 from pytest_regional.harness.parity.execution import execute
-from pytest_regional.harness.parity.noise import Noise
+from pytest_regional.harness.parity.tolerance import Noise
 
 if TYPE_CHECKING:
     from pytest_regional.harness.options import CompileOptions
@@ -43,47 +43,40 @@ if TYPE_CHECKING:
 _NUMBERS = itertools.count()
 
 
-def run_in_compile(given: Any, passes: tuple[PassUnderTest, ...], tested: ProgramUnderTest, backward: Any) -> PassRun:
-    """Compile and run the program of ``tested`` once, its backward included, with ``passes`` in their setting."""
-    recorder = tested.recorder(passes)
-    tested.execute(recorder, backward)
-    return PassRun(recorder.graphs, given, passes, tested.stage, Recompile(tested, passes, backward))
-
-
 @dataclass(frozen=True)
-class ProgramUnderTest:
-    """A program, and how it is compiled.
+class CompiledProgram:
+    """A program that is compiled and run with passes, each time anew.
 
     Attributes:
         regional: the harness.
         program: a function or module.
         inputs: its arguments.
-        options: how to compile, without the passes.
-        stage: where the passes stand.
         kwargs: its keyword arguments.
+        backward: how it is backpropagated.
+        options: how to compile, without the passes.
+        passes: the passes.
+        stage: where they stand.
     """
 
     regional: Regional
     program: Any
     inputs: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    backward: Any
     options: CompileOptions
+    passes: tuple[PassUnderTest, ...]
     stage: Stage
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
 
-    def recorder(self, passes: tuple[PassUnderTest, ...], *, twice: bool = False) -> Recorder:
+    def recorder(self, *, twice: bool = False) -> Recorder:
         """Return a recorder that knows which graph of this harness's compile it stands in."""
-        return Recorder(passes, self.stage, self._place, twice, self._ran)
+        return Recorder(self.passes, self.stage, self._place, twice, self._ran)
 
     def compile(self, options: CompileOptions, eager_regions: frozenset[str] = frozenset()) -> Any:
         """Compile as if the program had never been compiled."""
         return self.regional._compile_with(never_compiled(self.program), options, eager_regions)
 
     def options_with(self, recorder: Recorder, options: CompileOptions | None = None) -> CompileOptions:
-        """Return options that hold ``recorder`` in its setting.
-
-        Raises:
-            GraphPassError: another pass stands there already.
-        """
+        """Return options that hold ``recorder`` in its setting."""
         options, setting = options or self.options, self.stage.setting
         configured = options.inductor_configs.get(setting, config_values(INDUCTOR)[setting])
         other = configured or (options.pre_grad_pass if setting == "pre_grad_custom_pass" else None)
@@ -95,44 +88,39 @@ class ProgramUnderTest:
             return replace(options, pre_grad_pass=inductor_pass(recorder))
         return replace(options, inductor_configs={**options.inductor_configs, setting: inductor_pass(recorder)})
 
-    def execute(self, recorder: Recorder, backward: Any) -> None:
-        """Compile and run with ``recorder`` in its setting.
+    def execute(self, recorder: Recorder) -> None:
+        """Compile and run once with ``recorder`` in its setting, the backward included.
 
         Raises:
             Exception: what a pass raised, as it was; or what the compile or the program raised, with a note.
             GraphAssertionError: no graph came by.
         """
         compiled = self.compile(self.options_with(recorder))
-        how: dict[str, Any] = {"backward": backward, "seed": self.regional.seed, "state_of": self.program}
+        how: dict[str, Any] = {"backward": self.backward, "seed": self.regional.seed, "state_of": self.program}
         run = execute(compiled, self.inputs, kwargs=self.kwargs, **how)
         recorder.forget_modules()
         if recorder.failure is not None:
             raise recorder.failure
         if run.exception is not None:
-            note(run.exception, self._after_what(recorder))
+            ran = ", ".join(str(one.place) for one in recorder.graphs) or "no graph yet"
+            note(
+                run.exception,
+                f"run_pass: {recorder.names} (stage {self.stage.name!r}) had run on {ran}; see whether it fails "
+                f"without the pass",
+            )
             raise run.exception
         self.require_ran(recorder)
 
     def require_ran(self, recorder: Recorder) -> None:
         """Raise :class:`GraphAssertionError` when no graph came by."""
         if not recorder.graphs:
-            raise GraphAssertionError(self._never_ran(recorder))
-
-    def _after_what(self, recorder: Recorder) -> str:
-        names = ", ".join(one.name for one in recorder.passes)
-        ran = ", ".join(str(one.place) for one in recorder.graphs) or "no graph yet"
-        return f"run_pass: {names} (stage {self.stage.name!r}) had run on {ran}; see whether it fails without the pass"
-
-    def _never_ran(self, recorder: Recorder) -> str:
-        names = ", ".join(one.name for one in recorder.passes)
-        backend = self.regional.backend
-        return (
-            f"{names} never ran at stage {self.stage.name!r} with backend {backend!r}: no graph reached Inductor's "
-            f"{self.stage.setting}. A backend that compiles regions compiles annotated operators alone (use "
-            f"pytest_regional.region(...) in the program); one that does not use Inductor has no such stage (try "
-            f"stage='graph'); and use_{self.stage.name.removesuffix('_pre').removesuffix('_post')}_passes or its kind "
-            f"may be off."
-        )
+            raise GraphAssertionError(
+                f"{recorder.names} never ran at stage {self.stage.name!r} with backend {self.regional.backend!r}: no "
+                f"graph reached Inductor's {self.stage.setting}. A backend that compiles regions compiles annotated "
+                f"operators alone (use pytest_regional.region(...) in the program); one that does not use Inductor "
+                f"has no such stage (try stage='graph'); and "
+                f"use_{self.stage.name.removesuffix('_pre').removesuffix('_post')}_passes or its kind may be off."
+            )
 
     def _place(self) -> Place:
         frame = self.regional.observer.innermost()
@@ -146,41 +134,31 @@ class ProgramUnderTest:
         if self.stage.name == "pre_grad" and not getattr(one.given, "counts_itself", False):
             self.regional.observer.pass_ran(one.name, graph=graph)
 
-
-@dataclass(frozen=True)
-class Recompile:
-    """Runs the passes again, by compiling again."""
-
-    tested: ProgramUnderTest
-    passes: tuple[PassUnderTest, ...]
-    backward: Any
-
-    def again(self, graphs: Sequence[PassGraphs]) -> Sequence[PassGraphs]:
+    def again(self) -> Sequence[PassGraphs]:
         """Compile with every pass run twice, where its second run has the same surroundings as the first."""
-        recorder = self.tested.recorder(self.passes, twice=True)
-        self.tested.execute(recorder, self.backward)
+        recorder = self.recorder(twice=True)
+        self.execute(recorder)
         pairs = zip(recorder.graphs, recorder.again, strict=True)
         return [PassGraphs(*one.place, one.after, again) for one, again in pairs if again is not None]
 
     def numerics(self, level: str, rtol: float | None, atol: float | None, backward: Any) -> ParityReport:
         """Compare the program compiled with the passes with eager; when it differs, say whether they are to blame."""
-        tested, backward = self.tested, self.backward if backward is None else backward
-        recorder = tested.recorder(self.passes)
+        recorder = self.recorder()
         check = PassParity(
-            tested.regional,
-            tested.program,
-            tested.inputs,
-            tested,
+            self.regional,
+            self.program,
+            self.inputs,
+            self,
             recorder,
-            backward=backward,
+            backward=self.backward if backward is None else backward,
             level=level,
             rtol=rtol,
             atol=atol,
-            kwargs=tested.kwargs,
+            kwargs=self.kwargs,
         )
         report = check.run()
-        tested.require_ran(recorder)
-        tested.regional._parity_reports.append(report)
+        self.require_ran(recorder)
+        self.regional._parity_reports.append(report)
         return report
 
 
@@ -188,7 +166,7 @@ class Recompile:
 class PassParity(ParityCheck):
     """Parity of the program compiled with passes, and the blame laid on them or taken off them."""
 
-    tested: ProgramUnderTest
+    tested: CompiledProgram
     recorder: Recorder
     searchable: ClassVar[bool] = False
 
@@ -200,7 +178,7 @@ class PassParity(ParityCheck):
         return (self._backward_in_autocast,)  # the others compile again, and passes would run again
 
     def _blame(self, first: Any, second: Any) -> str:
-        names = ", ".join(one.name for one in self.recorder.passes)
+        names = self.recorder.names
         plain = self.tested.compile(replace(self.tested.options, fallback_random=True))
         if self._both_agree(plain, first, second):
             return f"the pass {names}: compiled without it the program agrees with eager"
@@ -242,36 +220,26 @@ def run_on_graph(
     keywords = dict(kwargs or {})
     if keywords and callable(program) and not isinstance(program, torch.fx.GraphModule):
         # A traced graph takes its inputs in order; the keyword arguments are its last ones.
-        program, inputs, keywords = by_position(program, tuple(keywords)), (*inputs, *keywords.values()), {}
-    module = graph_module_of(program, inputs, dynamic=dynamic)
+        called, first, names = program, len(inputs), tuple(keywords)
+
+        def by_position(*given: Any) -> Any:
+            return called(*given[:first], **dict(zip(names, given[first:], strict=True)))
+
+        program, inputs, keywords = by_position, (*inputs, *keywords.values()), {}
+    if isinstance(program, torch.fx.GraphModule):
+        module = program
+    elif isinstance(program, torch.fx.Graph):
+        module = program.owning_module or torch.fx.GraphModule(torch.nn.Module(), program)
+    elif callable(program):
+        with preserve_node_meta():
+            module = trace_to_aten(program, inputs, dynamic=dynamic)
+    else:
+        raise TypeError(f"run_pass needs a torch.fx.Graph, a GraphModule, a function or a module, not {program!r}")
     require_valid(module, "the graph given to run_pass is invalid before any pass ran", GRAPH)
     recorder = Recorder(passes, GRAPH, lambda: PLACE)
     recorder.run(module)
     rerun = GivenGraph(passes, recorder.graphs[0], inputs, seed, keywords)
     return PassRun(recorder.graphs, given, passes, GRAPH, rerun)
-
-
-def by_position(program: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
-    """Return ``program`` as a function whose last positional arguments are its keyword arguments ``names``."""
-
-    def call(*inputs: Any) -> Any:
-        first = len(inputs) - len(names)
-        return program(*inputs[:first], **dict(zip(names, inputs[first:], strict=True)))
-
-    return call
-
-
-def graph_module_of(program: Any, inputs: tuple[Any, ...], *, dynamic: bool) -> torch.fx.GraphModule:
-    """Return ``program`` as a graph module: itself, the module around a graph, or what tracing makes of a function."""
-    if isinstance(program, torch.fx.GraphModule):
-        return program
-    if isinstance(program, torch.fx.Graph):
-        return program.owning_module or torch.fx.GraphModule(torch.nn.Module(), program)
-    if not callable(program):
-        raise TypeError(f"run_pass needs a torch.fx.Graph, a GraphModule, a function or a module, not {program!r}")
-    with preserve_node_meta():
-        traced: torch.fx.GraphModule = trace_to_aten(program, inputs, dynamic=dynamic)
-    return traced
 
 
 @dataclass(frozen=True)
@@ -284,7 +252,7 @@ class GivenGraph:
     seed: int
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
-    def again(self, graphs: Sequence[PassGraphs]) -> Sequence[PassGraphs]:
+    def again(self) -> Sequence[PassGraphs]:
         """Run the passes on a copy of their own result."""
         recorder = Recorder(self.passes, GRAPH, lambda: PLACE)
         recorder.run(snapshot(self.graphs.after, copy_values=True))
@@ -292,7 +260,12 @@ class GivenGraph:
 
     def numerics(self, level: str, rtol: float | None, atol: float | None, backward: Any) -> ParityReport:
         """Compare the graph after the passes with the graph before, on the inputs."""
-        self._require_inputs()
+        wanted = len(self.graphs.before.graph.find_nodes(op="placeholder"))
+        if wanted and not self.inputs and not self.kwargs:
+            raise GraphPassError(
+                f"assert_same_numerics needs inputs to run the graph on (it takes {wanted}): "
+                f"run_pass(pass, graph, *inputs)"
+            )
         before = self._execute(self.graphs.before, backward)
         check_program(before)
         fp64 = self._execute(self.graphs.before, backward, fp64=True) if level == "close" else None
@@ -311,14 +284,6 @@ class GivenGraph:
 
     def _execute(self, module: torch.fx.GraphModule, backward: Any, **options: Any) -> Any:
         return execute(module, self.inputs, kwargs=self.kwargs, backward=backward, seed=self.seed, **options)
-
-    def _require_inputs(self) -> None:
-        wanted = len(self.graphs.before.graph.find_nodes(op="placeholder"))
-        if wanted and not self.inputs and not self.kwargs:
-            raise GraphPassError(
-                f"assert_same_numerics needs inputs to run the graph on (it takes {wanted}): "
-                f"run_pass(pass, graph, *inputs)"
-            )
 
 
 def run_pass(
@@ -349,6 +314,9 @@ def run_pass(
             f"stage {where.name!r} compiles a function or module, not {type(program).__name__}: a graph itself is for "
             f"stage 'graph'"
         )
-    return run_in_compile(
-        passes, ready, ProgramUnderTest(regional, original_of(program), inputs, options, where, kwargs or {}), backward
+    compiled = CompiledProgram(
+        regional, original_of(program), inputs, kwargs or {}, backward, options, passes=ready, stage=where
     )
+    recorder = compiled.recorder()
+    compiled.execute(recorder)
+    return PassRun(recorder.graphs, passes, ready, where, compiled)

@@ -31,10 +31,7 @@ class GraphSnapshot(torch.fx.GraphModule):  # type: ignore[misc]
 
 
 def snapshot(
-    module: torch.fx.GraphModule,
-    instead: Mapping[int, torch.fx.GraphModule] | None = None,
-    *,
-    copy_values: bool = False,
+    module: torch.fx.GraphModule, instead: Mapping[int, Any] | None = None, *, copy_values: bool = False
 ) -> GraphSnapshot:
     """Copy ``module``'s graph, names and metadata kept, and every body that it calls.
 
@@ -54,21 +51,15 @@ def _snapshot(module: torch.fx.GraphModule, copies: dict[int, Any], copy_values:
     for original, copied in values.items():
         rename_node(copied, original.name)
     graph.set_codegen(copy.copy(codegen_of(module.graph)))
-    held = {node.target: attribute(module, node.target) for node in module.graph.nodes if holds_attribute(node)}
-    attributes = {name: _copied(value, copies, copy_values) for name, value in held.items()}
+    attributes = {}
+    for node in module.graph.nodes:
+        if node.op in ("get_attr", "call_module"):
+            value = attribute(module, node.target)
+            # What two names hold together stays one: a body called twice, tied weights.
+            if id(value) not in copies:
+                copies[id(value)] = _copy(value, copies, copy_values)
+            attributes[node.target] = copies[id(value)]
     return GraphSnapshot(attributes, graph)
-
-
-def holds_attribute(node: torch.fx.Node) -> bool:
-    """Say whether ``node`` stands for an attribute of its module: a tensor, a submodule, a body."""
-    return node.op in ("get_attr", "call_module")
-
-
-def _copied(value: Any, copies: dict[int, Any], copy_values: bool) -> Any:
-    # What two names hold together stays one: a body called twice, tied weights.
-    if id(value) not in copies:
-        copies[id(value)] = _copy(value, copies, copy_values)
-    return copies[id(value)]
 
 
 def _copy(value: Any, copies: dict[int, Any], copy_values: bool) -> Any:
@@ -143,6 +134,11 @@ class Recorder:
     records: list[_Record] = field(default_factory=list)
 
     @property
+    def names(self) -> str:
+        """The passes as messages call them."""
+        return ", ".join(one.name for one in self.passes)
+
+    @property
     def graphs(self) -> tuple[PassGraphs, ...]:
         """The graphs met, in order; bodies of operators are parts of the graph that holds them."""
         return tuple(record.graphs for record in self.records)
@@ -159,56 +155,42 @@ class Recorder:
 
     def run(self, module: torch.fx.GraphModule, is_inference: bool | None = None) -> torch.fx.GraphModule:
         """Run the passes on ``module`` and record it; what a pass raises goes on, with a note of where it was."""
-        place = self.locate()
+        place, given = self.locate(), self.stage is GRAPH
+        if is_inference is None:
+            # A region is compiled on its own, as a graph that needs no gradient.
+            is_inference = place.region is not None or place.kind not in ("forward", "backward", "joint")
+        bodies = {id(record.live): record.graphs.before for record in self.records}
         try:
-            return self._run(module, place, _is_inference(place) if is_inference is None else is_inference)
+            before = snapshot(module, bodies, copy_values=given)
+            module = self._pipeline(module, place, is_inference)
+            after = snapshot(module, copy_values=given)
+            again = snapshot(self._pipeline(module, place, is_inference), copy_values=given) if self.twice else None
         except Exception as error:
             self.failure = error
             raise
-
-    def _run(self, module: torch.fx.GraphModule, place: Place, is_inference: bool) -> torch.fx.GraphModule:
-        given = self.stage is GRAPH
-        bodies = {id(record.live): record.graphs.before for record in self.records}
-        before = snapshot(module, bodies, copy_values=given)
-        module = self._pipeline(module, place, is_inference)
-        after = snapshot(module, copy_values=given)
-        again = snapshot(self._pipeline(module, place, is_inference), copy_values=given) if self.twice else None
         inner = {id(part) for part in module.modules()}
         self.records = [record for record in self.records if id(record.live) not in inner]
         self.records.append(_Record(PassGraphs(*place, before, after), again, module))
         return module
 
     def _pipeline(self, module: torch.fx.GraphModule, place: Place, is_inference: bool) -> torch.fx.GraphModule:
-        for one in self.passes:
-            module = self._one(one, PassTarget(module, is_inference), place)
-        return module
-
-    def _one(self, one: PassUnderTest, target: PassTarget, place: Place) -> torch.fx.GraphModule:
-        self.ran(one, target.module.graph)
-        before = {node: _Metadata.of(node) for node in target.module.graph.nodes}
-        try:
-            module = run_one(one, target, self.stage)
-        except Exception as error:
-            note(error, f"run_pass: raised by the pass {one.name} at stage {self.stage.name!r} on {place}")
-            raise
         where = f"({place}, stage {self.stage.name!r})"
-        require_valid(module, f"the pass {one.name} left an invalid graph {where}", self.stage)
-        for what in wrong_metadata(before, module.graph, self.stage):
-            raise GraphPassError(f"the pass {one.name} left wrong metadata {where}: {what}")
+        for one in self.passes:
+            self.ran(one, module.graph)
+            before = {node: _Metadata.of(node) for node in module.graph.nodes}
+            try:
+                module = run_one(one, module, is_inference, self.stage)
+            except Exception as error:
+                note(error, f"run_pass: raised by the pass {one.name} at stage {self.stage.name!r} on {place}")
+                raise
+            require_valid(module, f"the pass {one.name} left an invalid graph {where}", self.stage)
+            for what in wrong_metadata(before, module.graph, self.stage):
+                raise GraphPassError(f"the pass {one.name} left wrong metadata {where}: {what}")
         return module
-
-
-def _is_inference(place: Place) -> bool:
-    # A region is compiled on its own, as a graph that needs no gradient.
-    return place.region is not None or place.kind not in ("forward", "backward", "joint")
 
 
 def require_valid(module: torch.fx.GraphModule, what: str, stage: Stage) -> None:
-    """Sort as Inductor would where it would, and lint.
-
-    Raises:
-        GraphPassError: ``what``, and what is wrong.
-    """
+    """Sort as Inductor would where it would, and lint; say ``what`` is wrong, and why."""
     try:
         if stage.sorts:
             sort_topologically(module.graph)
@@ -252,7 +234,8 @@ def _wrong_values(before: dict[torch.fx.Node, _Metadata], graph: torch.fx.Graph)
     changed.update(user for node in list(changed) for user in node.users if user.op == "call_function")
     fake_mode = detect_fake_mode([known.value for known in before.values() if known.value is not None])
     for node in graph.nodes:
-        if node not in changed or fake_mode is None or is_higher_order_op(node.target) or _writes(node.target):
+        writes = is_op_overload(node.target) and schema_of(node.target).is_mutable
+        if node not in changed or fake_mode is None or is_higher_order_op(node.target) or writes:
             continue
         if not all("val" in argument.meta for argument in node.all_input_nodes):
             continue
@@ -266,10 +249,6 @@ def _wrong_values(before: dict[torch.fx.Node, _Metadata], graph: torch.fx.Graph)
                 f"{node.name} = {node.target} has meta['val'] {_described(said)}, and the operator returns "
                 f"{_described(value)}; later passes and lowerings read it"
             )
-
-
-def _writes(target: Any) -> bool:
-    return is_op_overload(target) and bool(schema_of(target).is_mutable)
 
 
 def _described(value: Any) -> Any:
@@ -388,27 +367,10 @@ STAGES: dict[str, Stage] = {
 
 
 def stage_named(name: object) -> Stage:
-    """Return the stage called ``name``.
-
-    Raises:
-        GraphPassError: with the nearest, and all.
-    """
+    """Return the stage called ``name``."""
     if isinstance(name, str) and name in STAGES:
         return STAGES[name]
     raise GraphPassError(unknown_name("stage", name, STAGES))
-
-
-@dataclass(frozen=True)
-class PassTarget:
-    """What a pass runs on: a graph module, and whether it is for inference."""
-
-    module: torch.fx.GraphModule
-    is_inference: bool
-
-    def example_inputs(self) -> list[Any]:
-        """Return one (fake) value a placeholder, ``None`` where tracing left none."""
-        placeholders = self.module.graph.find_nodes(op="placeholder")
-        return [node.meta.get("val", node.meta.get("example_value")) for node in placeholders]
 
 
 @dataclass(frozen=True)
@@ -425,11 +387,7 @@ class PassUnderTest:
 
 
 def graph_passes(given: Any, stage: Stage) -> tuple[PassUnderTest, ...]:
-    """Return the pass, or the passes of a list, ready to be called at ``stage``.
-
-    Raises:
-        GraphPassError: something that is no pass, or none for that stage.
-    """
+    """Return the pass, or the passes of a list, ready to be called at ``stage``."""
     passes = tuple(given) if isinstance(given, list | tuple) else (given,)
     if not passes:
         raise GraphPassError("run_pass got an empty list of passes: there is nothing to run")
@@ -456,16 +414,18 @@ def _form(given: Any, stage: Stage) -> PassForm:
     return form
 
 
-def run_one(one: PassUnderTest, target: PassTarget, stage: Stage) -> torch.fx.GraphModule:
-    """Call a pass and return the graph module that counts from here on.
+def run_one(one: PassUnderTest, module: torch.fx.GraphModule, is_inference: bool, stage: Stage) -> torch.fx.GraphModule:
+    """Call a pass and return the graph module that counts from here on."""
 
-    Raises:
-        GraphPassError: it returned another graph where Inductor would drop it, or something that is no graph.
-    """
-    returned = one.form.call(target.module, target.example_inputs, is_inference=target.is_inference)
+    def example_inputs() -> list[Any]:
+        """Return one (fake) value a placeholder, ``None`` where tracing left none."""
+        placeholders = module.graph.find_nodes(op="placeholder")
+        return [node.meta.get("val", node.meta.get("example_value")) for node in placeholders]
+
+    returned = one.form.call(module, example_inputs, is_inference=is_inference)
     made = getattr(returned, "graph_module", returned)
-    if made is None or made is target.module or made is target.module.graph or isinstance(made, int):
-        return target.module
+    if made is None or made is module or made is module.graph or isinstance(made, int):
+        return module
     if not isinstance(made, torch.fx.Graph | torch.fx.GraphModule):
         raise GraphPassError(
             f"the pass {one.name} returned {type(made).__name__} {made!r:.80}: a pass returns nothing (it changed the "
@@ -476,4 +436,4 @@ def run_one(one: PassUnderTest, target: PassTarget, stage: Stage) -> torch.fx.Gr
             f"the pass {one.name} returned another {type(made).__name__}, which Inductor drops in silence at stage "
             f"{stage.name!r}: change the graph that it is called with in place"
         )
-    return made if isinstance(made, torch.fx.GraphModule) else torch.fx.GraphModule(target.module, made)
+    return made if isinstance(made, torch.fx.GraphModule) else torch.fx.GraphModule(module, made)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any, Protocol
@@ -67,8 +67,18 @@ def _occurrences(module: torch.fx.GraphModule, holders: tuple[Occurrence, ...], 
     for node in module.graph.nodes:
         if node.op in ("placeholder", "output", "get_attr"):
             continue
-        targets = _targets(node, module)
-        names = [name for target in targets for name in _names(node, target)]
+        targets: tuple[Any, ...] = (node.target,)
+        if node.op == "call_module":
+            targets = (module.get_submodule(str(node.target)),)
+            names = module_names(targets[0], str(node.target))
+        elif node.op == "call_method":
+            names = method_names(str(node.target))
+        else:
+            # auto_functionalized(op, ...) and its kind run the operator that they are given.
+            wraps = isinstance(node.target, higher_order_operator()) and len(node.args) > 0
+            if wraps and isinstance(node.args[0], operator_types()):
+                targets = (node.target, node.args[0])
+            names = [name for target in targets for name in function_names(target)]
         one = Occurrence(node, tuple(dict.fromkeys(names)), targets, holders)
         yield one
         for body in bodies_of(node, module, modules=True):
@@ -77,31 +87,12 @@ def _occurrences(module: torch.fx.GraphModule, holders: tuple[Occurrence, ...], 
                 yield from _occurrences(body, (*holders, one), seen)
 
 
-def _targets(node: torch.fx.Node, module: torch.fx.GraphModule) -> tuple[Any, ...]:
-    if node.op == "call_module":
-        return (module.get_submodule(str(node.target)),)
-    # auto_functionalized(op, ...) and its kind run the operator that they are given.
-    wraps = (
-        isinstance(node.target, higher_order_operator()) and node.args and isinstance(node.args[0], operator_types())
-    )
-    return (node.target, node.args[0]) if wraps else (node.target,)
-
-
-def _names(node: torch.fx.Node, target: Any) -> list[str]:
-    if node.op == "call_method":
-        return method_names(str(node.target))
-    if node.op == "call_module":
-        return module_names(target, str(node.target))
-    return function_names(target)
-
-
 def meant(pattern: OpPattern, present: Sequence[Occurrence]) -> list[Occurrence]:
     """Return the occurrences that ``pattern`` names, in program order; with ``>`` those in a body of that operator."""
-    return pattern.chosen([one for one in present if pattern.is_called(one.names, one.targets) and _held(pattern, one)])
-
-
-def _held(pattern: OpPattern, one: Occurrence) -> bool:
-    return pattern.inside is None or any(pattern.inside in outer.names for outer in one.holders)
+    called = [one for one in present if pattern.is_called(one.names, one.targets)]
+    if pattern.inside is not None:
+        called = [one for one in called if any(pattern.inside in outer.names for outer in one.holders)]
+    return pattern.chosen(called)
 
 
 def require_known(patterns: Iterable[OpPattern], present: Sequence[Occurrence]) -> None:
@@ -129,25 +120,19 @@ def graph_lines(module: torch.fx.GraphModule) -> list[Line]:
     return list(_lines(module, "", set()))
 
 
-def _lines(module: torch.fx.GraphModule, indent: str, seen: set[int]) -> Iterable[Line]:
+def _lines(module: torch.fx.GraphModule, indent: str, seen: set[int]) -> Iterator[Line]:
     for node in module.graph.nodes:
-        bodies = bodies_of(node, module, modules=True) if node.op.startswith("call") else []
-        if node.op == "get_attr" and _is_body(node, module):
+        value = getattr(module, str(node.target), None) if node.op == "get_attr" else None
+        if isinstance(value, torch.fx.GraphModule) and any(value is body for body in module.children()):
             continue
-        yield indent + _line(node, module), node
-        for body in bodies:
+        yield indent + _line(node), node
+        for body in bodies_of(node, module, modules=True) if node.op.startswith("call") else []:
             if id(body) not in seen:
                 seen.add(id(body))
                 yield from _lines(body, indent + "    ", seen)
 
 
-def _is_body(node: torch.fx.Node, module: torch.fx.GraphModule) -> bool:
-    return any(body is getattr(module, str(node.target), None) for body in module.children()) and isinstance(
-        getattr(module, str(node.target)), torch.fx.GraphModule
-    )
-
-
-def _line(node: torch.fx.Node, module: torch.fx.GraphModule) -> str:
+def _line(node: torch.fx.Node) -> str:
     if node.op == "placeholder":
         return f"{node.name} = input{_described(node)}"
     if node.op == "output":
@@ -155,15 +140,11 @@ def _line(node: torch.fx.Node, module: torch.fx.GraphModule) -> str:
     if node.op == "get_attr":
         return f"{node.name} = self.{node.target}"
     arguments = [_value(argument) for argument in node.args] + [f"{k}={_value(v)}" for k, v in node.kwargs.items()]
-    return f"{node.name} = {_called(node, module)}({', '.join(arguments)}){_described(node)}"
-
-
-def _called(node: torch.fx.Node, module: torch.fx.GraphModule) -> str:
-    if node.op == "call_method":
-        return f".{node.target}"
-    if node.op == "call_module":
-        return f"self.{node.target}"
-    return function_names(node.target)[0]
+    if node.op == "call_function":
+        called = function_names(node.target)[0]
+    else:
+        called = f".{node.target}" if node.op == "call_method" else f"self.{node.target}"
+    return f"{node.name} = {called}({', '.join(arguments)}){_described(node)}"
 
 
 def _described(node: torch.fx.Node) -> str:
@@ -238,46 +219,23 @@ Structure = tuple[Any, ...]
 def structure_of(module: torch.fx.GraphModule) -> Structure:
     """Return what two graphs that differ in names alone have in common: kind, target and arguments of every node."""
     numbers = {node: index for index, node in enumerate(module.graph.nodes)}
-    return tuple(_node(node, module, numbers) for node in module.graph.nodes)
 
+    def argument(value: Any) -> str:
+        return f"%{numbers[value]}" if isinstance(value, torch.fx.Node) else repr(value)
 
-def _node(node: torch.fx.Node, module: torch.fx.GraphModule, numbers: dict[torch.fx.Node, int]) -> Structure:
-    if node.op == "placeholder":
-        return ("placeholder",)
-    arguments = torch.fx.node.map_aggregate((node.args, node.kwargs), lambda value: _argument(value, numbers))
-    return (node.op, _target(node, module), repr(arguments))
-
-
-def _argument(value: Any, numbers: dict[torch.fx.Node, int]) -> str:
-    return f"%{numbers[value]}" if isinstance(value, torch.fx.Node) else repr(value)
-
-
-def _target(node: torch.fx.Node, module: torch.fx.GraphModule) -> Any:
-    if node.op == "get_attr":
-        value = attribute(module, node.target)
+    found: list[Structure] = []
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            found.append(("placeholder",))
+            continue
+        value = attribute(module, node.target) if node.op == "get_attr" else None
         # A body's name is chosen by whoever made it: what counts is what it holds.
-        return structure_of(value) if isinstance(value, torch.fx.GraphModule) else node.target
-    return node.target
+        target = structure_of(value) if isinstance(value, torch.fx.GraphModule) else node.target
+        found.append((node.op, target, repr(torch.fx.node.map_aggregate((node.args, node.kwargs), argument))))
+    return tuple(found)
 
 
 Pair = tuple[Occurrence, Occurrence]
-
-
-def out_of_order(patterns: Sequence[OpPattern], present: Sequence[Occurrence]) -> list[Pair]:
-    """Return the pairs that stand the wrong way round; patterns that are not present are ignored."""
-    position = {id(one): index for index, one in enumerate(present)}
-    return [(a, b) for a, b in _wanted(patterns, present) if position[id(a)] >= position[id(b)]]
-
-
-def not_pinned(patterns: Sequence[OpPattern], present: Sequence[Occurrence]) -> list[Pair]:
-    """Return the pairs of which the second does not depend on the first, by data or by ``control_deps``."""
-    needs = _Ancestors()
-    return [(a, b) for a, b in _wanted(patterns, present) if not _depends(b, a, needs)]
-
-
-def _wanted(patterns: Sequence[OpPattern], present: Sequence[Occurrence]) -> list[Pair]:
-    found = [group for group in (meant(pattern, present) for pattern in patterns) if group]
-    return [pair for first, second in pairwise(found) for pair in product(first, second)]
 
 
 def _depends(later: Occurrence, earlier: Occurrence, needs: _Ancestors) -> bool:
@@ -306,7 +264,7 @@ class _Ancestors(dict[torch.fx.Node, set[torch.fx.Node]]):
 class Rerun(Protocol):
     """What a result needs to run the passes again."""
 
-    def again(self, graphs: Sequence[PassGraphs]) -> Sequence[PassGraphs]:
+    def again(self) -> Sequence[PassGraphs]:
         """Return, for the same graphs, what was before and after a second run on the first's result."""
 
     def numerics(self, level: str, rtol: float | None, atol: float | None, backward: Any) -> ParityReport:
@@ -383,7 +341,7 @@ class PassRun:
         """
         chosen, pattern = self._selected(graph, region), OpPattern.of(op)
         require_known([pattern], _all(chosen))
-        found = [one for graphs in chosen for one in meant(pattern, occurrences(graphs.after))]
+        found = _found(pattern, [one.after for one in chosen])
         if not (len(found) == n if isinstance(n, int) else n.admits(len(found))):
             raise self._failure(f"{pattern.text!r} occurs {_times(len(found))}, not {_times(n)}", chosen, found)
 
@@ -395,16 +353,19 @@ class PassRun:
             OpError: an operator that no graph held and torch does not know.
         """
         chosen = self._selected(graph, region)
-        old, new = _patterns(before), _patterns(after)
+        graphs_before, graphs_after = [one.before for one in chosen], [one.after for one in chosen]
+        old, new = (
+            [OpPattern.of(op) for op in (ops if isinstance(ops, list | tuple) else [ops])] for ops in (before, after)
+        )
         require_known([*old, *new], _all(chosen))
         for pattern in old:
-            left = _found(pattern, chosen, _after)
-            if not _found(pattern, chosen, _before):
+            left = _found(pattern, graphs_after)
+            if not _found(pattern, graphs_before):
                 raise self._failure(f"there was no {pattern.text!r} to replace", chosen, left)
             if left:
                 raise self._failure(f"{pattern.text!r} is left {_times(len(left))}", chosen, left)
         for pattern in new:
-            came, were = _found(pattern, chosen, _after), _found(pattern, chosen, _before)
+            came, were = _found(pattern, graphs_after), _found(pattern, graphs_before)
             if len(came) <= len(were):
                 message = f"no {pattern.text!r} came: {_times(len(were))} before, {_times(len(came))} after"
                 raise self._failure(message, chosen, came)
@@ -430,21 +391,24 @@ class PassRun:
             raise TypeError(f"assert_order needs two operators or more, not {len(ops)}: there is no order otherwise")
         chosen, patterns = self._selected(graph, region), [OpPattern.of(op) for op in ops]
         require_known(patterns, _all(chosen))
-        self._require_all_in_one(patterns, chosen)
-        for graphs in chosen:
-            present = occurrences(graphs.after)
-            if wrong := out_of_order(patterns, present):
-                raise self._order_failure("stands after", wrong, graphs)
-            if pinned and (loose := not_pinned(patterns, present)):
-                raise self._order_failure(
-                    "stands before, by position alone (no data flow, no control_deps),", loose, graphs
-                )
-
-    def _require_all_in_one(self, patterns: Sequence[OpPattern], chosen: Sequence[PassGraphs]) -> None:
         missing = {one: [p.text for p in patterns if not meant(p, occurrences(one.after))] for one in chosen}
         if all(missing.values()):
             lacks = "; ".join(f"{one.place} lacks {', '.join(map(repr, names))}" for one, names in missing.items())
             raise self._failure(f"no graph holds all of these operators: {lacks}", chosen, [])
+        for graphs in chosen:
+            present = occurrences(graphs.after)
+            position = {id(one): index for index, one in enumerate(present)}
+            groups = [group for group in (meant(pattern, present) for pattern in patterns) if group]
+            pairs = [pair for first, second in pairwise(groups) for pair in product(first, second)]
+            wrong = [(a, b) for a, b in pairs if position[id(a)] >= position[id(b)]]
+            if wrong:
+                raise self._order_failure("stands after", wrong, graphs)
+            needs = _Ancestors()
+            loose = [(a, b) for a, b in pairs if not _depends(b, a, needs)] if pinned else []
+            if loose:
+                raise self._order_failure(
+                    "stands before, by position alone (no data flow, no control_deps),", loose, graphs
+                )
 
     def _order_failure(self, how: str, pairs: Sequence[Pair], graphs: PassGraphs) -> GraphAssertionError:
         sentences = [f"{a.name} ({a.node.name}) {how} {b.name} ({b.node.name})" for a, b in pairs]
@@ -483,7 +447,7 @@ class PassRun:
         Raises:
             GraphAssertionError: with what the second run changed.
         """
-        for one in self._rerun.again(self.graphs):
+        for one in self._rerun.again():
             if structure_of(one.before) != structure_of(one.after):
                 names = ", ".join(one.name for one in self._passes)
                 raise GraphAssertionError(
@@ -504,82 +468,57 @@ class PassRun:
             GraphPassError: a pass has none; the message says how to give it one.
             GraphAssertionError: two that must differ are equal, or the reverse, or two calls of one differ.
         """
-        assert_uuid_changes(self._given, others, equal)
+        if not others:
+            raise TypeError("assert_uuid_changes needs another configuration of the pass to compare with, or a factory")
+        own = _stable_uuid(self._given)
+        seen = [("the pass that ran", own)]
+        for number, other in enumerate(others, 1):
+            name, found = _named(f"configuration {number}", other)
+            for earlier, theirs in seen:
+                if found == theirs:
+                    raise GraphAssertionError(
+                        f"{name} has the same uuid as {earlier}: {found!r}. A cache would take the result of one for "
+                        f"the other: uuid() must hold everything that changes what the pass does."
+                    )
+            seen.append((name, found))
+        if equal is not None:
+            _, found = _named("the equal configuration", equal)
+            _require_equal(own, found, "the pass that ran and an equal configuration")
 
 
 def _places(graphs: Iterable[PassGraphs]) -> str:
     return ", ".join(str(one.place) for one in graphs)
 
 
-def _patterns(ops: Any) -> list[OpPattern]:
-    return [OpPattern.of(op) for op in (ops if isinstance(ops, list | tuple) else [ops])]
-
-
-def _before(graphs: PassGraphs) -> GraphSnapshot:
-    return graphs.before
-
-
-def _after(graphs: PassGraphs) -> GraphSnapshot:
-    return graphs.after
-
-
 def _all(chosen: Iterable[PassGraphs]) -> list[Occurrence]:
     return [one for graphs in chosen for side in (graphs.before, graphs.after) for one in occurrences(side)]
 
 
-def _found(
-    pattern: OpPattern, chosen: Iterable[PassGraphs], side: Callable[[PassGraphs], GraphSnapshot]
-) -> list[Occurrence]:
-    return [one for graphs in chosen for one in meant(pattern, occurrences(side(graphs)))]
+def _found(pattern: OpPattern, graphs: Iterable[GraphSnapshot]) -> list[Occurrence]:
+    return [one for graph in graphs for one in meant(pattern, occurrences(graph))]
 
 
 def _times(n: int | Bound) -> str:
     return {1: "once", 2: "twice"}.get(n, f"{n} times") if isinstance(n, int) else f"{n} times"
 
 
-def assert_uuid_changes(passes: Any, others: tuple[Any, ...], equal: Any) -> None:
-    """Compare the uuid of ``passes`` with those of other configurations and of an equal one.
-
-    Raises:
-        GraphPassError: a pass without a uuid.
-        GraphAssertionError: two uuids that should differ and do not, or the reverse.
-    """
-    if not others:
-        raise TypeError("assert_uuid_changes needs another configuration of the pass to compare with, or a factory")
-    seen = [("the pass that ran", _stable_uuid(passes))]
-    for number, other in enumerate(others, 1):
-        name, found = _named(f"configuration {number}", other)
-        for earlier, theirs in seen:
-            if found == theirs:
-                raise GraphAssertionError(
-                    f"{name} has the same uuid as {earlier}: {found!r}. A cache would take the result of one for the "
-                    f"other: uuid() must hold everything that changes what the pass does."
-                )
-        seen.append((name, found))
-    if equal is not None:
-        _, found = _named("the equal configuration", equal)
-        _require_equal(seen[0][1], found, "the pass that ran and an equal configuration")
-
-
 def _named(name: str, given: Any) -> tuple[str, Any]:
     made = _made(given)
     if made is not given:
         _require_equal(_stable_uuid(made), _stable_uuid(_made(given)), f"{name}, made twice by its factory,")
-    return f"{name} ({_names_of_passes(made)})", _stable_uuid(made)
+    names = ", ".join(map(pass_name, made if isinstance(made, list | tuple) else [made]))
+    return f"{name} ({names})", _stable_uuid(made)
 
 
 def _made(given: Any) -> Any:
     """Return what a factory makes: a class, or a function that takes nothing."""
     if isinstance(given, list | tuple) or (hasattr(given, "uuid") and not isinstance(given, type)):
         return given
-    if not callable(given) or _takes_arguments(given):
+    parameters = inspect.signature(given).parameters.values() if callable(given) else ()
+    needed = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if needed or not callable(given):
         raise GraphPassError(no_uuid(given))
     return given()
-
-
-def _takes_arguments(factory: Any) -> bool:
-    parameters = inspect.signature(factory).parameters.values()
-    return any(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
 
 
 def _stable_uuid(passes: Any) -> Any:
@@ -601,10 +540,6 @@ def _require_equal(first: Any, second: Any, what: str) -> None:
             f"{what} give two uuids, {first!r} and {second!r}: no cached result would ever be found. uuid() must be "
             f"made of values, not of identities, times or counters."
         )
-
-
-def _names_of_passes(passes: Any) -> str:
-    return ", ".join(map(pass_name, passes)) if isinstance(passes, list | tuple) else pass_name(passes)
 
 
 def no_uuid(given: Any) -> str:

@@ -5,7 +5,6 @@ Nothing here deletes a directory; each belongs to its creator.
 
 * ``interpreter``: the watched state of Python, one row per setting; ``watched``: the types of rows.
 * ``snapshot``: the rows of PyTorch, and all rows before and after a test.
-
 """
 
 from __future__ import annotations
@@ -17,31 +16,39 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
+import numpy
+import torch
+
+from pytest_regional._base.errors import RegionalRuntimeError
 from pytest_regional._base.processes import children, is_of_inductors_pool, is_server, runs
 from pytest_regional._torch import caches, config, dynamo
-from pytest_regional._torch.caches import clear_portable
-from pytest_regional.harness.devices.device import gpu_isolated
-from pytest_regional.harness.isolation.interpreter import (
-    CACHE_VARIABLES,
-    random_state_kept,
-    set_environment,
-    streams_kept_open,
-)
+from pytest_regional.harness.isolation.interpreter import random_state_kept, streams_kept_open
 from pytest_regional.harness.isolation.snapshot import Snapshot
-from pytest_regional.harness.isolation.watched import MISSING, Leak
+from pytest_regional.harness.isolation.watched import MISSING, Leak, set_entry
+
+__all__ = ["MISSING", "Leak", "Snapshot", "isolated", "random_state_kept"]
+
+
+def seed_torch(seed: int) -> None:
+    """Seed the default generators of the CPU and of all devices, as ``torch.manual_seed`` does.
+
+    Where no accelerator is available, ``torch.manual_seed`` (2.11 to 2.15) notes for CUDA, XPU and MTIA that they are
+    to be seeded once they are used, each note with the stack as text: a millisecond, for devices that never come.
+    """
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
 
 
 def seed_everything(seed: int) -> None:
     """Seed Python's, NumPy's and torch's generators (all devices)."""
-    import numpy
-
-    from pytest_regional.harness.inputs import seed_torch
-
     random.seed(seed)
     numpy.random.seed(seed % 2**32)
     seed_torch(seed)
@@ -51,7 +58,7 @@ def clear_caches(*, counters: bool = True) -> None:
     """Clear everything compiled in this process; files on disk stay."""
     dynamo.reset_dynamo()
     caches.clear_inductor_caches()
-    clear_portable()
+    caches.clear_portable()
     if counters:
         dynamo.clear_compile_counters()
 
@@ -60,8 +67,6 @@ def clear_caches(*, counters: bool = True) -> None:
 class Isolation:
     """The isolation of one test; ``leaks`` is filled when it ends."""
 
-    folder: Path
-    seed: int
     leaks: tuple[Leak, ...] = ()
 
 
@@ -69,15 +74,13 @@ class Isolation:
 def isolated(folder: Path, seed: int, *, shared_cache: bool = False) -> Iterator[Isolation]:
     """Isolate the body: see the module's docstring.
 
-    Args:
-        folder: the directory of this test's compiler caches; created if missing, never deleted.
-        seed: for Python's, NumPy's and torch's generators.
-        shared_cache: whether cache servers named in the environment may be used.
+    ``folder`` is for the test's compiler caches; it is created if missing, and never deleted. With ``shared_cache``,
+    cache servers named in the environment may be used.
     """
-    isolation = Isolation(folder, seed)
-    with gpu_isolated(), cache_folder(folder), contextlib.nullcontext() if shared_cache else no_shared_cache():
+    isolation = Isolation()
+    with gpu_isolated(), cache_folder(folder), contextlib.nullcontext() if shared_cache else _no_shared_cache():
         clear_caches()
-        snapshot, running, children = Snapshot.take(), threads(), processes()
+        snapshot, threads, processes = Snapshot.take(), _threads(), set(children(os.getpid()))
         with random_state_kept(), streams_kept_open() as closed:
             seed_everything(seed)
             try:
@@ -85,20 +88,11 @@ def isolated(folder: Path, seed: int, *, shared_cache: bool = False) -> Iterator
                     yield isolation
             finally:
                 changed = snapshot.restore()
-                left = [f"thread {name}" for name in leaked_threads(running)]
-                left += [f"process {name}" for name in leaked_processes(children)]
+                left = [f"thread {name}" for name in _leaked_threads(threads)]
+                left += [f"process {name}" for name in _leaked_processes(processes)]
                 isolation.leaks = (*changed, *(Leak(name, "not there", "running", restored=False) for name in left))
                 clear_caches()
-        isolation.leaks += tuple(closed)
-
-
-#: Environment variables that name a cache server, which other tests and machines write to.
-SHARED_CACHE_VARIABLES = ("TORCHINDUCTOR_REDIS_HOST", "TORCHINDUCTOR_REDIS_URL")
-
-_SHARED_CACHE_SETTINGS = {
-    config.INDUCTOR: "fx_graph_remote_cache",
-    config.FUNCTORCH: "enable_remote_autograd_cache",
-}
+        isolation.leaks += tuple(closed.values())
 
 
 def cache_variables(folder: Path | str) -> dict[str, str]:
@@ -115,26 +109,31 @@ def moved_caches(folder: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def cache_folder(folder: Path) -> Iterator[Path]:
-    """Set every compiler cache to ``folder`` while the context lasts."""
-    folder.mkdir(parents=True, exist_ok=True)
-    values = cache_variables(folder)
+def _environment(values: Mapping[str, Any]) -> Iterator[None]:
+    """Set variables, or remove them for :data:`MISSING`, while the context lasts."""
     saved = {name: os.environ.get(name, MISSING) for name in values}
-    os.environ.update(values)
+    for name, value in values.items():
+        set_entry(os.environ, name, value)
     try:
-        yield folder
+        yield
     finally:
         for name, value in saved.items():
-            set_environment(name, value)
+            set_entry(os.environ, name, value)
+
+
+@contextlib.contextmanager
+def cache_folder(folder: Path) -> Iterator[None]:
+    """Set every compiler cache to ``folder`` while the context lasts."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with _environment(cache_variables(folder)):
+        yield
 
 
 def clear_folder(folder: Path, *, keep_code: bool = False) -> None:
     """Empty a directory that this harness owns (the directory itself stays).
 
-    Args:
-        folder: the directory.
-        keep_code: keep files of generated code and compiled kernels. Their names are hashes of their contents: no
-            lookup finds them, but the same code need not be built again.
+    With ``keep_code``, files of generated code and compiled kernels stay. Their names are hashes of their contents: no
+    lookup finds them, but the same code need not be built again.
     """
     folder.mkdir(parents=True, exist_ok=True)  # the test may have removed it
     for entry in folder.iterdir():
@@ -150,19 +149,22 @@ def clear_folder(folder: Path, *, keep_code: bool = False) -> None:
 _CODE_FOLDERS = ("precompiled_headers", "triton", "locks")
 
 
+#: Environment variables that name a cache server, which other tests and machines write to.
+_SHARED_CACHE_VARIABLES = ("TORCHINDUCTOR_REDIS_HOST", "TORCHINDUCTOR_REDIS_URL")
+_SHARED_CACHE_SETTINGS = {
+    config.INDUCTOR: "fx_graph_remote_cache",
+    config.FUNCTORCH: "enable_remote_autograd_cache",
+}
+
+
 @contextlib.contextmanager
-def no_shared_cache() -> Iterator[None]:
+def _no_shared_cache() -> Iterator[None]:
     """Disable cache servers while the context lasts; settings made inside take effect."""
-    saved = {name: os.environ.pop(name, MISSING) for name in SHARED_CACHE_VARIABLES}
-    try:
-        with contextlib.ExitStack() as stack:
-            for module, setting in _SHARED_CACHE_SETTINGS.items():
-                if config.config_values(module)[setting]:
-                    stack.enter_context(config.patched_config(module, {setting: False}))
-            yield
-    finally:
-        for name, value in saved.items():
-            set_environment(name, value)
+    with _environment(dict.fromkeys(_SHARED_CACHE_VARIABLES, MISSING)), contextlib.ExitStack() as stack:
+        for module, setting in _SHARED_CACHE_SETTINGS.items():
+            if config.config_values(module)[setting]:
+                stack.enter_context(config.patched_config(module, {setting: False}))
+        yield
 
 
 #: Seconds that new threads and processes get to end.
@@ -172,28 +174,28 @@ _GRACE_SECONDS = 0.2
 _SERVICE_PACKAGES = ("torch", "concurrent", "multiprocessing", "tqdm", "execnet", "xdist")
 
 
-def threads() -> frozenset[int]:
-    """Return the running threads."""
-    return frozenset(thread.ident for thread in threading.enumerate() if thread.ident is not None)
+def _threads() -> dict[int, threading.Thread]:
+    """Return the running threads by ``id``: a subclass may compare equal. They are kept, so that no ``id`` recurs."""
+    return {id(thread): thread for thread in threading.enumerate()}
 
 
-def leaked_threads(before: frozenset[int]) -> tuple[str, ...]:
+def _leaked_threads(before: Mapping[int, threading.Thread]) -> list[str]:
     """Return the names of running threads that are not in ``before``, except for those of torch and of pools."""
     # Threads that Python did not start, such as autograd's on a GPU, cannot be joined, and are torch's to end.
     new = [
         thread
         for thread in threading.enumerate()
-        if thread.ident not in before and not isinstance(thread, threading._DummyThread)
+        if id(thread) not in before and not isinstance(thread, threading._DummyThread)
     ]
     deadline = time.monotonic() + _GRACE_SECONDS
     for thread in new:
         thread.join(max(0.0, deadline - time.monotonic()))
     frames = sys._current_frames()
-    return tuple(
+    return [
         thread.name
         for thread in new
         if thread.is_alive() and thread.ident in frames and not _is_service(frames[thread.ident])
-    )
+    ]
 
 
 def _is_service(frame: FrameType | None) -> bool:
@@ -206,18 +208,16 @@ def _is_service(frame: FrameType | None) -> bool:
     return beginning in _SERVICE_PACKAGES
 
 
-def processes() -> frozenset[int]:
-    """Return the running child processes. Linux only; empty elsewhere."""
-    return frozenset(children(os.getpid()))
+def _leaked_processes(before: set[int]) -> list[str]:
+    """Return the names of running child processes not in ``before``, except for those of Inductor and of pools.
 
-
-def leaked_processes(before: frozenset[int]) -> tuple[str, ...]:
-    """Return the names of running processes that are not in ``before``, except for those of Inductor and of pools."""
-    new = processes() - before
+    Linux only; empty elsewhere.
+    """
+    new = set(children(os.getpid())) - before
     deadline = time.monotonic() + _GRACE_SECONDS
     while any(map(runs, new)) and time.monotonic() < deadline:
         time.sleep(0.01)
-    return tuple(_name(number) for number in sorted(new) if runs(number) and not _is_of_a_pool(number))
+    return [_name(number) for number in sorted(new) if runs(number) and not _is_of_a_pool(number)]
 
 
 def _name(number: int) -> str:
@@ -236,19 +236,71 @@ def _is_of_a_pool(number: int) -> bool:
     return forked or b"multiprocessing" in command or is_of_inductors_pool(number) or is_server(number)
 
 
-__all__ = [
-    "CACHE_VARIABLES",
-    "MISSING",
-    "SHARED_CACHE_VARIABLES",
-    "Isolation",
-    "Leak",
-    "Snapshot",
-    "cache_folder",
-    "clear_caches",
-    "clear_folder",
-    "isolated",
-    "moved_caches",
-    "no_shared_cache",
-    "random_state_kept",
-    "seed_everything",
-]
+_lost = ""
+
+
+def lost() -> str:
+    """Return why the GPU is lost to this process, or an empty string. A lost context never comes back."""
+    return _lost
+
+
+@contextlib.contextmanager
+def gpu_isolated() -> Iterator[None]:
+    """Give what runs inside the GPU as it is, and put back what it leaves: nothing where no GPU has been used.
+
+    At the end all of its work is waited for: what goes wrong on the GPU goes wrong here and not in a later test.
+    Inside, cuDNN computes float32 in float32 (:func:`_float32_in_cudnn`).
+
+    Raises:
+        RegionalRuntimeError: an error such as a failed ``device_assert`` ended the GPU context of this process.
+    """
+    was_used = torch.cuda.is_initialized()
+    if was_used:
+        device, generators = torch.cuda.current_device(), torch.cuda.get_rng_state_all()
+        streams = [torch.cuda.current_stream(index) for index in range(torch.cuda.device_count())]
+    try:
+        with _float32_in_cudnn() if torch.cuda.is_available() else contextlib.nullcontext():
+            yield
+    finally:
+        if torch.cuda.is_initialized():
+            _wait_for_gpu()
+            if was_used:
+                for stream in streams:
+                    torch.cuda.set_stream(stream)
+                torch.cuda.set_device(device)
+                torch.cuda.set_rng_state_all(generators)
+            torch.cuda.empty_cache()
+
+
+@contextlib.contextmanager
+def _float32_in_cudnn() -> Iterator[None]:
+    """Switch off ``torch.backends.cudnn.allow_tf32``, which is on by default, as PyTorch does for its tests.
+
+    With it, cuDNN chooses between float32 and TF32 for each convolution, by its size and layout: eager may get one and
+    the compiled program the other, a thousand times as far from the truth.
+    """
+    flags = torch.backends.cudnn
+    try:
+        before = flags.allow_tf32
+    except RuntimeError:  # convolutions and recurrent layers differ: somebody chose
+        yield
+        return
+    flags.allow_tf32 = False
+    try:
+        yield
+    finally:
+        flags.allow_tf32 = before
+
+
+def _wait_for_gpu() -> None:
+    global _lost
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        first = str(error).strip().splitlines()[0]
+        culprit = os.environ.get("PYTEST_CURRENT_TEST", "this process").partition(" (")[0]
+        _lost = _lost or f"{culprit} left the GPU with an error: {first}"
+        raise RegionalRuntimeError(
+            f"{_lost}. The context does not recover: tests on the GPU fail in this process from here on. Run "
+            f"the test alone, with CUDA_LAUNCH_BLOCKING=1 to see where"
+        ) from error

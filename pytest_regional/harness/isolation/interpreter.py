@@ -26,7 +26,7 @@ import threading
 import time
 import tracemalloc
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from operator import is_
 from typing import Any
 
@@ -53,8 +53,6 @@ from pytest_regional.harness.isolation.watched import (
     set_entry,
 )
 
-__all__ = ["CACHE_VARIABLES", "ENVIRONMENT", "FIRST", "INTERPRETER", "MESSAGES", "WORKING_DIRECTORY", "set_environment"]
-
 
 def _set_warning_filters(wanted: list[Any]) -> None:
     warnings.filters[:] = wanted  # type: ignore[index]
@@ -64,13 +62,11 @@ def _set_warning_filters(wanted: list[Any]) -> None:
 
 def _loggers() -> dict[str, Any]:
     """Return the loggers that differ from new ones: level, whether disabled, whether propagating, handlers."""
-    found = {}
+    found: dict[str, Any] = {_MODULES: imported_modules()}
     for name, logger in [("root", logging.root), *logging.root.manager.loggerDict.items()]:
-        if isinstance(logger, logging.Logger) and (
-            logger.level or logger.handlers or logger.disabled or not logger.propagate
-        ):
-            found[name] = (logger.level, logger.disabled, logger.propagate, tuple(logger.handlers))
-    found[_MODULES] = imported_modules()  # type: ignore[assignment]
+        if isinstance(logger, logging.Logger):
+            state = (logger.level, logger.disabled, logger.propagate, tuple(logger.handlers))
+            found |= {name: state} if state != _AS_MADE else {}
     return found
 
 
@@ -83,7 +79,6 @@ class _Loggers(Settings):
     """Loggers; a change during an import is the module's, unless the logger had been changed before."""
 
     def differences(self, before: Mapping[str, Any]) -> Iterator[Leak]:
-        """Yield each logger that changed."""
         imported = imported_modules() is not before[_MODULES]
         for leak in super().differences(before):
             if leak.before is not MISSING or not imported:
@@ -99,7 +94,7 @@ def _same_logger(before: Any, now: Any) -> bool:
     return bool(was[3] == is_now[3] or _own_handlers(was[3]) == _own_handlers(is_now[3]))
 
 
-def _own_handlers(handlers: tuple[Any, ...]) -> list[Any]:
+def _own_handlers(handlers: Sequence[Any]) -> list[Any]:
     """Return the handlers that are not pytest's, which are added and removed with each phase."""
     return [handler for handler in handlers if not type(handler).__module__.startswith("_pytest")]
 
@@ -108,38 +103,15 @@ def _set_logger(name: str, wanted: Any) -> None:
     logger = logging.root if name == "root" else logging.getLogger(name)
     level, logger.disabled, logger.propagate, handlers = _AS_MADE if wanted is MISSING else wanted
     logger.setLevel(level)
-    running = [handler for handler in logger.handlers if handler not in _own_handlers(tuple(logger.handlers))]
+    running = [handler for handler in logger.handlers if handler not in _own_handlers(logger.handlers)]
     logger.handlers[:] = [*_own_handlers(handlers), *running]
 
 
-MESSAGES: tuple[Watched, ...] = (
-    attribute(warnings, "showwarning"),
-    set_by_imports("warning filters", lambda: list(warnings.filters), _set_warning_filters),
-    State("logging disabled", lambda: logging.root.manager.disable, logging.disable),
-    _Loggers("logger ", _loggers, _set_logger, same=_same_logger),
+_UNTRACKED_ENVIRONMENT = (
+    *("PYTEST_CURRENT_TEST", "PYTEST_VERSION"),
+    *("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"),  # cache directories
+    "TRITON_PTXAS_PATH",  # set once in each process, when Inductor first builds a Triton kernel: torch's assembler
 )
-
-
-#: Environment variables whose values are cache directories; changing them is never a leak.
-CACHE_VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
-
-#: Set once in each process, when Inductor first builds a Triton kernel: the assembler that comes with torch.
-PTXAS_VARIABLE = "TRITON_PTXAS_PATH"
-
-_UNTRACKED_ENVIRONMENT = frozenset({"PYTEST_CURRENT_TEST", "PYTEST_VERSION", PTXAS_VARIABLE, *CACHE_VARIABLES})
-
-
-def set_environment(name: str, value: Any) -> None:
-    """Set a variable, or remove it for :data:`MISSING`."""
-    if value is MISSING:
-        os.environ.pop(name, None)
-    else:
-        os.environ[name] = value
-
-
-def _is_untracked(name: str) -> bool:
-    # PyTorch uses variables with this prefix for its own child processes and generated code.
-    return name in _UNTRACKED_ENVIRONMENT or name.startswith("_TORCH")
 
 
 def _working_directory() -> str:
@@ -149,7 +121,13 @@ def _working_directory() -> str:
         return "(deleted)"
 
 
-ENVIRONMENT = Settings(VARIABLE, lambda: dict(os.environ), set_environment, _is_untracked)
+ENVIRONMENT = Settings(
+    VARIABLE,
+    lambda: dict(os.environ),
+    lambda name, value: set_entry(os.environ, name, value),
+    # PyTorch uses variables with this prefix for its own child processes and generated code.
+    lambda name: name in _UNTRACKED_ENVIRONMENT or name.startswith("_TORCH"),
+)
 WORKING_DIRECTORY = State("working directory", _working_directory, os.chdir)
 
 #: Restored first, since they would affect each call and import that follows.
@@ -197,63 +175,43 @@ def _stream(name: str) -> State:
     """
 
     def same(before: Any, now: Any) -> bool:
-        return same_object(before, now) or (now is getattr(sys, f"__{name}__") and _is_pytests(before))
+        is_pytests = type(before).__module__.startswith("_pytest.")
+        return same_object(before, now) or (now is getattr(sys, f"__{name}__") and is_pytests)
 
     return State(f"sys.{name}", lambda: getattr(sys, name), lambda stream: setattr(sys, name, stream), same)
 
 
 @contextlib.contextmanager
-def streams_kept_open() -> Iterator[list[Leak]]:
-    """Keep standard output and error open; yield those that the body tried to close.
+def streams_kept_open() -> Iterator[Mapping[str, Leak]]:
+    """Keep standard output and error open; yield those that the body tries to close, by name.
 
     pytest captures with one file for the whole run, and could not start another test once it is closed.
     """
     closed: dict[str, Leak] = {}
 
-    def close(name: str) -> None:
-        closed[name] = Leak(name, "open", "closed")
-
-    def detach(name: str, buffer: Any) -> Any:
-        close(name)
-        return buffer
+    def close(name: str, result: Any = None) -> Any:
+        closed[name] = Leak(f"sys.{name}", "open", "closed")
+        return result
 
     with contextlib.ExitStack() as stack:
         for name in ("stdout", "stderr"):
             stream = getattr(sys, name)
             buffer = getattr(stream, "buffer", None)
-            if isinstance(stream, io.TextIOWrapper) and hasattr(buffer, "__dict__"):
-                # Closing the stream closes its buffer.
-                stack.enter_context(_instance_attribute(buffer, "close", functools.partial(close, f"sys.{name}")))
-                instead = functools.partial(detach, f"sys.{name}", buffer)
-                stack.enter_context(_instance_attribute(stream, "detach", instead))
-        found: list[Leak] = []
-        try:
-            yield found
-        finally:
-            found += closed.values()
-
-
-@contextlib.contextmanager
-def _instance_attribute(thing: Any, name: str, value: Any) -> Iterator[None]:
-    """Override a method of ``thing`` only, unless it is overridden already."""
-    if name in vars(thing):
-        yield
-        return
-    vars(thing)[name] = value
-    try:
-        yield
-    finally:
-        vars(thing).pop(name, None)
-
-
-def _is_pytests(value: object) -> bool:
-    return type(value).__module__.startswith("_pytest.")
+            if not isinstance(stream, io.TextIOWrapper) or not hasattr(buffer, "__dict__"):
+                continue
+            # Closing the stream closes its buffer.
+            for thing, method, instead in (
+                (buffer, "close", functools.partial(close, name)),
+                (stream, "detach", functools.partial(close, name, buffer)),
+            ):
+                if method not in vars(thing):
+                    vars(thing)[method] = instead
+                    stack.callback(vars(thing).pop, method, None)
+        yield closed
 
 
 def _alarm_is_set() -> bool:
     """Say whether an alarm is set that is not the time limit of this test."""
-    if not hasattr(signal, "setitimer"):  # Windows
-        return False
     return signal.getitimer(signal.ITIMER_REAL)[0] > 0 and not _is_time_limit(signal.getsignal(signal.SIGALRM))
 
 
@@ -261,10 +219,6 @@ def _stop_alarm(wanted: bool) -> None:
     if wanted:
         raise RuntimeError("the test removed an alarm that was set before it")
     signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-def _collector() -> tuple[Any, ...]:
-    return gc.isenabled(), gc.get_threshold(), gc.get_debug(), list(gc.callbacks)
 
 
 def _set_collector(wanted: tuple[Any, ...]) -> None:
@@ -285,20 +239,18 @@ def _with_those_of_packages(callbacks: list[Any], now: list[Any]) -> list[Any]:
     return [*callbacks, *(each for each in added if not is_a_tests(None, each, imported_modules()))]
 
 
-class _FaultHandler:
-    """The file for stack traces of crashes; the plugin sets it, since pytest captures standard error."""
-
-    file = 2
+_fault_file = 2
 
 
 def write_faults_to(descriptor: int) -> None:
-    """Set the file for Python's fault handler, if a test has disabled it."""
-    _FaultHandler.file = descriptor
+    """Set the file for stack traces of crashes, if a test has disabled the handler: pytest captures standard error."""
+    global _fault_file
+    _fault_file = descriptor
 
 
 def _set_fault_handler(enabled: bool) -> None:
     if enabled:
-        faulthandler.enable(_FaultHandler.file)
+        faulthandler.enable(_fault_file)
     else:
         faulthandler.disable()
 
@@ -324,36 +276,12 @@ def _set_decimal(wanted: tuple[Any, ...]) -> None:
 
 
 def _limits() -> dict[str, tuple[int, int]]:
-    try:
-        import resource
-    except ImportError:  # Windows
-        return {}
     names = [name for name in dir(resource) if name.startswith("RLIMIT_") and name != "RLIMIT_DATA"]
     return {name: resource.getrlimit(getattr(resource, name)) for name in names}
 
 
-def _set_limit(name: str, limits: tuple[int, int]) -> None:
-    resource.setrlimit(getattr(resource, name), limits)
-
-
 def _affinity() -> frozenset[int]:
     return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
-
-
-def _start_method() -> str | None:
-    multiprocessing = sys.modules.get("multiprocessing")
-    if multiprocessing is None:
-        return None
-    method: str = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
-    return method
-
-
-def _set_start_method(method: str | None) -> None:
-    multiprocessing.set_start_method(method, force=True)
-
-
-def _event_loop_policy() -> Any:
-    return getattr(sys.modules.get("asyncio.events"), "_event_loop_policy", None)
 
 
 def _set_event_loop_policy(policy: Any) -> None:
@@ -364,42 +292,10 @@ def _set_event_loop_policy(policy: Any) -> None:
 
 def _same_policy(before: Any, now: Any) -> bool:
     """Python creates the default policy at first use."""
-    return before is now or (before is None and type(now).__name__.lstrip("_") in _DEFAULT_POLICIES)
-
-
-_DEFAULT_POLICIES = ("UnixDefaultEventLoopPolicy", "WindowsProactorEventLoopPolicy")
-
-
-def _socket_timeout() -> float | None:
-    socket = sys.modules.get("socket")
-    timeout: float | None = socket.getdefaulttimeout() if socket else None
-    return timeout
-
-
-def _set_socket_timeout(timeout: float | None) -> None:
-    socket.setdefaulttimeout(timeout)
-
-
-def _set_tracemalloc(tracing: bool) -> None:
-    if tracing:
-        tracemalloc.start()
-    else:
-        tracemalloc.stop()
-
-
-def _time_zone() -> tuple[Any, ...]:
-    return time.tzname, time.timezone, time.altzone
-
-
-def _numpy_printing() -> dict[str, Any]:
-    return {name: value for name, value in numpy.get_printoptions().items() if name != "override_repr"}
+    return before is now or (before is None and type(now).__name__.lstrip("_") == "UnixDefaultEventLoopPolicy")
 
 
 _PATCHED = (builtins, os, os.path, random, subprocess, tempfile, threading, time, numpy, numpy.random)
-
-
-def _patched_modules() -> Mapping[str, Any]:
-    return {module.__name__: module for module in _PATCHED}
 
 
 @functools.lru_cache(maxsize=1)
@@ -412,12 +308,10 @@ class _TorchModules:
     """Modules of PyTorch, numpy and triton that were replaced or removed; added ones are no leak."""
 
     def read(self) -> dict[str, Any]:
-        """Return the modules by name."""
         names = _torchs(imported_modules())
         return dict(zip(names, map(sys.modules.get, names), strict=True))
 
     def differences(self, before: dict[str, Any]) -> Iterator[Leak]:
-        """Yield the modules that differ."""
         if all(map(is_, map(sys.modules.get, before), before.values())):
             return
         for name, was in before.items():
@@ -426,21 +320,25 @@ class _TorchModules:
                 yield Leak(f"sys.modules[{name}]", was, now)
 
     def restore(self, before: dict[str, Any]) -> None:
-        """Restore the modules."""
         sys.modules.update((name, module) for name, module in before.items() if module is not None)
 
 
 #: Without Python's random numbers, which are seeded for each test; see ``seed_everything``.
 INTERPRETER: tuple[Watched, ...] = (
     _TorchModules(),
-    Contents(_patched_modules, is_a_tests, set_attribute, is_patched),
+    Contents(lambda: {module.__name__: module for module in _PATCHED}, is_a_tests, set_attribute, is_patched),
     Contents(lambda: {"copyreg.dispatch_table": copyreg.dispatch_table}, is_a_tests, set_entry),
     ENVIRONMENT,
     WORKING_DIRECTORY,
     State("umask", _umask, os.umask),
     Settings("signal handler ", _signal_handlers, _set_signal_handler, same=_same_handler),
     State("alarm", _alarm_is_set, _stop_alarm, lambda before, now: before or not now),
-    State("garbage collector", _collector, _set_collector, _same_collector),
+    State(
+        "garbage collector",
+        lambda: (gc.isenabled(), gc.get_threshold(), gc.get_debug(), list(gc.callbacks)),
+        _set_collector,
+        _same_collector,
+    ),
     State("fault handler", faulthandler.is_enabled, _set_fault_handler),
     _list("path"),
     _list("argv"),
@@ -450,19 +348,35 @@ INTERPRETER: tuple[Watched, ...] = (
     *(attribute(sys, name) for name in ("excepthook", "unraisablehook", "displayhook", "breakpointhook")),
     *(_stream(name) for name in ("stdin", "stdout", "stderr")),
     attribute(threading, "excepthook"),
-    *MESSAGES,
+    attribute(warnings, "showwarning"),
+    set_by_imports("warning filters", lambda: list(warnings.filters), _set_warning_filters),
+    State("logging disabled", lambda: logging.root.manager.disable, logging.disable),
+    _Loggers("logger ", _loggers, _set_logger, same=_same_logger),
     State("locale", lambda: locale.setlocale(locale.LC_ALL), lambda value: locale.setlocale(locale.LC_ALL, value)),
     State("decimal context", _decimal, _set_decimal),
-    State("time zone", _time_zone, lambda value: getattr(time, "tzset", int)()),
-    Settings("limit ", _limits, _set_limit),
+    State("time zone", lambda: (time.tzname, time.timezone, time.altzone), lambda value: time.tzset()),
+    Settings("limit ", _limits, lambda name, limits: resource.setrlimit(getattr(resource, name), limits)),
     State("processor affinity", _affinity, lambda value: os.sched_setaffinity(0, value)),
     State("temporary directory", tempfile.gettempdir, lambda value: setattr(tempfile, "tempdir", value)),
-    State("start method of processes", _start_method, _set_start_method, lambda a, b: a == b or a is None),
-    State("event loop policy", _event_loop_policy, _set_event_loop_policy, _same_policy),
-    State("socket timeout", _socket_timeout, _set_socket_timeout),
-    State("tracemalloc", tracemalloc.is_tracing, _set_tracemalloc),
+    State(
+        "start method of processes",
+        lambda: multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0],
+        lambda method: multiprocessing.set_start_method(method, force=True),
+    ),
+    State(
+        "event loop policy",
+        lambda: getattr(asyncio.events, "_event_loop_policy", None),
+        _set_event_loop_policy,
+        _same_policy,
+    ),
+    State("socket timeout", socket.getdefaulttimeout, socket.setdefaulttimeout),
+    State("tracemalloc", tracemalloc.is_tracing, lambda traces: (tracemalloc.start if traces else tracemalloc.stop)()),
     State("numpy's handling of errors", numpy.geterr, lambda value: numpy.seterr(**value)),
-    State("numpy's print options", _numpy_printing, lambda value: numpy.set_printoptions(**value)),
+    State(
+        "numpy's print options",
+        lambda: {name: value for name, value in numpy.get_printoptions().items() if name != "override_repr"},
+        lambda value: numpy.set_printoptions(**value),
+    ),
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +26,6 @@ from pytest_regional.harness.isolation.watched import (
     Settings,
     State,
     Watched,
-    anything,
     changed_alike,
     imported_modules,
     is_a_tests,
@@ -34,9 +34,6 @@ from pytest_regional.harness.isolation.watched import (
     set_attribute,
     set_entry,
 )
-
-# PyTorch itself writes them while it compiles (2.11 to 2.15), not tests.
-_UNTRACKED_CONFIG = frozenset({f"{config.INDUCTOR}.aot_inductor.output_path"})
 
 
 class _Configuration(Settings):
@@ -47,14 +44,14 @@ class _Configuration(Settings):
             f"{module}.",
             lambda: config.config_state(module),
             lambda name, value: config.set_config(module, name, value),
-            lambda name: f"{module}.{name}" in _UNTRACKED_CONFIG,
+            # PyTorch itself writes it while it compiles (2.11 to 2.15), not tests.
+            lambda name: (module, name) == (config.INDUCTOR, "aot_inductor.output_path"),
         )
 
     def differences(self, before: Mapping[str, Any]) -> Iterator[Leak]:
-        """Yield each setting with another value; a read may set one to its default."""
-        module = self.prefix[:-1]
+        # A read may set one to its default.
         for leak in super().differences(before):
-            default = config.config_default(module, leak.name.removeprefix(self.prefix))
+            default = config.config_default(self.prefix[:-1], leak.name.removeprefix(self.prefix))
             was, now = (default if value is MISSING else value for value in (leak.before, leak.after))
             if not same_value(was, now):
                 yield Leak(leak.name, was, now)
@@ -62,20 +59,6 @@ class _Configuration(Settings):
 
 def _same_all(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
     return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
-
-
-def _read(name: str) -> Any:
-    def read() -> Any:
-        return getattr(torch, name)()
-
-    return read
-
-
-def _write(name: str) -> Any:
-    def write(value: Any) -> None:
-        getattr(torch, name)(value)
-
-    return write
 
 
 def _autocast() -> tuple[Any, ...]:
@@ -99,44 +82,29 @@ def _set_autocast(wanted: tuple[Any, ...]) -> None:
     torch.clear_autocast_cache()
 
 
-def _anomaly() -> tuple[bool, bool]:
-    return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
-
-
-def _set_anomaly(wanted: tuple[bool, bool]) -> None:
-    torch.set_anomaly_enabled(*wanted)
-
-
 def _stop_profiler(wanted: bool) -> None:
     if not wanted:
         thread_state.stop_profiler()
 
 
-def _set_default_device(value: Any) -> None:
-    torch.set_default_device(None if str(value) == "cpu" else value)
-
-
 def _deterministic() -> tuple[bool, bool, bool]:
-    return (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-        torch.utils.deterministic.fill_uninitialized_memory,
-    )
+    enabled = torch.are_deterministic_algorithms_enabled()
+    warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    return enabled, warns_only, torch.utils.deterministic.fill_uninitialized_memory
 
 
 def _set_deterministic(value: tuple[bool, bool, bool]) -> None:
-    torch.use_deterministic_algorithms(value[0], warn_only=value[1])
-    torch.utils.deterministic.fill_uninitialized_memory = value[2]
+    enabled, warns_only, torch.utils.deterministic.fill_uninitialized_memory = value
+    torch.use_deterministic_algorithms(enabled, warn_only=warns_only)
 
 
-def flushes_subnormals() -> bool:
+def _flushes_subnormals() -> bool:
     """Say whether this thread's floating point arithmetic flushes subnormal numbers to zero.
 
     Loading a library linked with ``-funsafe-math-optimizations`` by a compiler older than GCC 13 turns this on
     (https://gcc.gnu.org/gcc-13/changes.html), as for kernels with ``cpp.enable_unsafe_math_opt_flag``.
     """
-    smallest = sys.float_info.min
-    return smallest / 2 == 0
+    return sys.float_info.min / 2 == 0
 
 
 class Precision(NamedTuple):
@@ -163,7 +131,7 @@ def _set_precision(value: Precision) -> None:
     torch.backends.mkldnn.matmul.fp32_precision = value.mkldnn
 
 
-def is_pytorchs_doing(leak: Leak) -> bool:
+def _is_pytorchs_doing(leak: Leak) -> bool:
     """Say whether PyTorch itself left this change.
 
     After a precision is restored, it has "ieee" instead of "none", which enters cache keys. Inductor raises the
@@ -173,14 +141,9 @@ def is_pytorchs_doing(leak: Leak) -> bool:
         return str(getattr(leak.after, "__module__", "")).startswith("torch.distributed.")
     if leak.name == "recursion limit":
         return bool(leak.after[0] == 2000)
-    before, after = leak.before, leak.after
-    if not isinstance(before, Precision) or not isinstance(after, Precision):
+    if not isinstance(leak.after, Precision):
         return False
-    return before == Precision(*(part if part != "ieee" else "none" for part in after))
-
-
-def _is_a_backend_of_a_test(name: Any, backend: Any, imported: frozenset[str]) -> bool:
-    return is_a_tests(name, backend, imported) and not process_state.is_an_entry_point(name)
+    return bool(leak.before == Precision(*(part if part != "ieee" else "none" for part in leak.after)))
 
 
 def _set_backend(holder: dict[Any, Any], name: Any, backend: Any) -> None:
@@ -189,20 +152,9 @@ def _set_backend(holder: dict[Any, Any], name: Any, backend: Any) -> None:
         process_state.unregister_backend(name)
 
 
-def _hooks() -> Mapping[str, Any]:
-    return process_state.dictionaries(process_state.HOOKS)
-
-
-def _registries() -> Mapping[str, Any]:
+def _registries(*, backends: bool) -> Mapping[str, Any]:
     found = process_state.dictionaries(process_state.REGISTRIES)
-    return {name: holder for name, holder in found.items() if not name.endswith("_COMPILER_FNS")} | (
-        process_state.decomposition_tables()
-    )
-
-
-def _backends() -> Mapping[str, Any]:
-    found = process_state.dictionaries(process_state.REGISTRIES)
-    return {name: holder for name, holder in found.items() if name.endswith("_COMPILER_FNS")}
+    return {name: holder for name, holder in found.items() if name.endswith("_COMPILER_FNS") == backends}
 
 
 def _patched() -> Mapping[str, Any]:
@@ -210,36 +162,26 @@ def _patched() -> Mapping[str, Any]:
     return {address: holder for address, holder in found.items() if holder is not None}
 
 
-class _Kernels(State):
+class _Kernels:
     """Operator kernels that existed before the test; kernels added by an import, or by torch itself, stay."""
 
-    def __init__(self) -> None:
-        super().__init__("kernels of operators", self._read, self._remove, self._same)
-
-    @staticmethod
-    def _read() -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    def read(self) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
         return imported_modules(), process_state.kernels_of_operators(), process_state.operators_of_python()
 
-    @classmethod
-    def _remove(cls, before: Any) -> None:
-        process_state.remove_kernels(cls._added(before, cls._read()))
-
-    @classmethod
-    def _same(cls, before: Any, now: Any) -> bool:
-        return before[1] is now[1] or now[0] is not before[0] or not cls._added(before, now)
-
-    @staticmethod
-    def _added(before: Any, now: Any) -> frozenset[str]:
-        operators = {name.replace("::", "/") for name in now[2] - before[2]}
-        added = [name for name in now[1] - before[1] if name.rpartition("/")[0] not in operators]
+    def _added(self, before: Any) -> frozenset[str]:
+        imported, kernels, operators = self.read()
+        if kernels is before[1] or imported is not before[0]:
+            return frozenset()
+        new_operators = {name.replace("::", "/") for name in operators - before[2]}
+        added = [name for name in kernels - before[1] if name.rpartition("/")[0] not in new_operators]
         return frozenset(name for name in added if not process_state.is_torchs_kernel(name))
 
-    def differences(self, before: Any) -> Any:
-        """Yield the added kernels."""
-        now = self._read()
-        if not self._same(before, now):
-            for name in sorted(self._added(before, now)):
-                yield Leak(f"kernel of an operator {name}", "as found", "replaced")
+    def differences(self, before: Any) -> Iterator[Leak]:
+        for name in sorted(self._added(before)):
+            yield Leak(f"kernel of an operator {name}", "as found", "replaced")
+
+    def restore(self, before: Any) -> None:
+        process_state.remove_kernels(self._added(before))
 
 
 #: The current thread's state; restored first, since it affects each call of torch.
@@ -248,18 +190,22 @@ MODES: tuple[Watched, ...] = (
         "Dynamo's frame evaluation",
         thread_state.eval_frame_callback,
         thread_state.set_eval_frame_callback,
-        lambda before, now: before is now,
+        operator.is_,
     ),
     State("dispatch modes", thread_state.dispatch_modes, thread_state.set_dispatch_modes, _same_all),
     State("function modes", thread_state.function_modes, thread_state.set_function_modes, _same_all),
     State("torch function", thread_state.torch_function_state, thread_state.set_torch_function_state),
     State("functorch transforms", thread_state.functorch_depth, thread_state.set_functorch_depth),
     State("level of forward gradients", thread_state.forward_level, thread_state.set_forward_level),
-    State("inference mode", _read("is_inference_mode_enabled"), thread_state.set_inference_mode),
-    State("grad mode", _read("is_grad_enabled"), lambda value: _write("set_grad_enabled")(value)),
+    State("inference mode", torch.is_inference_mode_enabled, thread_state.set_inference_mode),
+    State("grad mode", torch.is_grad_enabled, torch.set_grad_enabled),
     State("autograd's flags", thread_state.gradient_flags, thread_state.set_gradient_flags),
     State("autocast", _autocast, _set_autocast),
-    State("anomaly mode", _anomaly, _set_anomaly),
+    State(
+        "anomaly mode",
+        lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+        lambda wanted: torch.set_anomaly_enabled(*wanted),
+    ),
     State(
         "saved tensor hooks refused",
         thread_state.saved_tensor_hooks_refused,
@@ -278,34 +224,20 @@ CONFIGURATION: tuple[Watched, ...] = tuple(map(_Configuration, (*config.CONFIG_M
 
 SETTINGS: tuple[Watched, ...] = (
     State("compiler stance", dynamo.compiler_stance, dynamo.set_compiler_stance),
-    State("default dtype", _read("get_default_dtype"), _write("set_default_dtype")),
-    State("default device", _read("get_default_device"), _set_default_device),
+    State("default dtype", torch.get_default_dtype, torch.set_default_dtype),
+    State(
+        "default device",
+        torch.get_default_device,
+        lambda value: torch.set_default_device(None if str(value) == "cpu" else value),
+    ),
     State("float32 matmul precision", _precision, _set_precision),
-    State("number of threads", _read("get_num_threads"), _write("set_num_threads")),
-    State("number of threads between operators", _read("get_num_interop_threads"), None),
+    State("number of threads", torch.get_num_threads, torch.set_num_threads),
+    State("number of threads between operators", torch.get_num_interop_threads, None),
     State("deterministic algorithms", _deterministic, _set_deterministic),
-    State("warning always", _read("is_warn_always_enabled"), _write("set_warn_always")),
+    State("warning always", torch.is_warn_always_enabled, torch.set_warn_always),
     Settings("torch.backends.", process_state.backend_flags, process_state.set_backend_flag),
     Settings("", process_state.variables, process_state.set_variable),
 )
-
-OTHERS: tuple[Watched, ...] = (
-    State("profiler", thread_state.profiler_runs, _stop_profiler),
-    State("process groups", distributed.process_groups, distributed.destroy_process_groups, _same_all),
-    State("logs chosen by torch._logging", process_state.log_state, process_state.set_log_state),
-    State("flushing of subnormal numbers", flushes_subnormals, _write("set_flush_denormal")),
-    Contents(_patched, is_a_tests, set_attribute, is_patched),
-    Contents(_hooks, anything, set_entry),
-    Contents(_registries, is_a_tests, set_entry),
-    Contents(_backends, _is_a_backend_of_a_test, _set_backend),
-    Sets(process_state.function_ids),
-    Patterns(process_state.patterns),
-    _Kernels(),
-)
-
-#: Restored last: the thread's dispatch keys that remain when all modes are restored.
-LAST: tuple[Watched, ...] = (State("dispatch keys", thread_state.dispatch_keys, thread_state.set_dispatch_keys),)
-
 
 #: All watched state, in the order of restoring.
 WATCHED: tuple[Watched, ...] = (
@@ -314,8 +246,27 @@ WATCHED: tuple[Watched, ...] = (
     *CONFIGURATION,
     *interpreter.INTERPRETER,
     *SETTINGS,
-    *OTHERS,
-    *LAST,
+    State("profiler", thread_state.profiler_runs, _stop_profiler),
+    State("process groups", distributed.process_groups, distributed.destroy_process_groups, _same_all),
+    State("logs chosen by torch._logging", process_state.log_state, process_state.set_log_state),
+    State("flushing of subnormal numbers", _flushes_subnormals, torch.set_flush_denormal),
+    Contents(_patched, is_a_tests, set_attribute, is_patched),
+    Contents(lambda: process_state.dictionaries(process_state.HOOKS), lambda *_: True, set_entry),
+    Contents(
+        lambda: {**_registries(backends=False), **process_state.decomposition_tables()},
+        is_a_tests,
+        set_entry,
+    ),
+    Contents(
+        lambda: _registries(backends=True),
+        lambda name, *added: is_a_tests(name, *added) and not process_state.is_an_entry_point(name),
+        _set_backend,
+    ),
+    Sets(process_state.function_ids),
+    Patterns(process_state.patterns),
+    _Kernels(),
+    # The thread's dispatch keys that remain when all modes are restored.
+    State("dispatch keys", thread_state.dispatch_keys, thread_state.set_dispatch_keys),
 )
 
 #: State that a backend must restore before it returns from a compile.
@@ -338,7 +289,7 @@ class Snapshot:
     @staticmethod
     def take(*, while_compiling: bool = False) -> Snapshot:
         """Read the current state; with ``while_compiling`` only the part that is quick to read."""
-        watched, _ = readable(while_compiling=while_compiling)
+        watched = readable(while_compiling=while_compiling)
         return Snapshot(watched, [each.read() for each in watched])
 
     def leaks(self) -> tuple[Leak, ...]:
@@ -350,7 +301,7 @@ class Snapshot:
         """Restore this snapshot's state; return what was changed, restored or not."""
         pairs = zip(self.watched, self.values, strict=True)
         leaks = [leak for each, before in pairs for leak in _restore(each, before)]
-        return tuple(leak for leak in leaks if leak.unrestorable or not is_pytorchs_doing(leak))
+        return tuple(leak for leak in leaks if leak.unrestorable or not _is_pytorchs_doing(leak))
 
     @contextlib.contextmanager
     def without_imports(self) -> Iterator[None]:
@@ -364,13 +315,6 @@ class Snapshot:
             _IMPORTS.snapshots.remove(self)
             if not _IMPORTS.snapshots and _IMPORTS in sys.meta_path:
                 sys.meta_path.remove(_IMPORTS)
-
-    def with_changes(self, start: Snapshot, now: Snapshot) -> Iterator[Any]:
-        """Yield the values with what changed between two later snapshots of all state."""
-        rows = {id(row): number for number, row in enumerate(start.watched)}
-        for row, value in zip(self.watched, self.values, strict=True):
-            number = rows[id(row)]
-            yield changed_alike(value, start.values[number], now.values[number])
 
 
 #: Their modules are imported late, and many; the rows know what these change.
@@ -407,30 +351,27 @@ class _Imports:
         finally:
             self._busy = False
             now = Snapshot.take()
+            rows = {id(row): change for row, *change in zip(start.watched, start.values, now.values, strict=True)}
             for snapshot in self.snapshots:
-                snapshot.values[:] = snapshot.with_changes(start, now)
+                pairs = zip(snapshot.watched, snapshot.values, strict=True)
+                snapshot.values[:] = [changed_alike(value, *rows[id(row)]) for row, value in pairs]
 
 
 _IMPORTS = _Imports()
 
 
 @functools.cache
-def readable(*, while_compiling: bool) -> tuple[Sequence[Watched], Sequence[Watched]]:
-    """Return the rows that this torch supports, and those that it does not.
+def readable(*, while_compiling: bool) -> Sequence[Watched]:
+    """Return the rows that this torch supports.
 
     If a private name moves, only its row is lost, and not every test; ``tests/attacks/test_leaks.py`` fails then.
     """
-    rows = WATCHED_WHILE_COMPILING if while_compiling else WATCHED
-    missing = [each for each in rows if _is_missing(each)]
-    return [each for each in rows if each not in missing], missing
-
-
-def _is_missing(watched: Watched) -> bool:
-    try:
-        watched.read()
-    except MissingTorchSymbolError:
-        return True
-    return False
+    found = []
+    for row in WATCHED_WHILE_COMPILING if while_compiling else WATCHED:
+        with contextlib.suppress(MissingTorchSymbolError):
+            row.read()
+            found.append(row)
+    return found
 
 
 def _restore(watched: Watched, before: Any) -> list[Leak]:
@@ -444,17 +385,3 @@ def _restore(watched: Watched, before: Any) -> list[Leak]:
         return [replace(leak, after=f"{leak.after!r} ({why})", restored=False, unrestorable=True) for leak in leaks]
     still = {leak.name for leak in watched.differences(before)}
     return [replace(leak, restored=False, unrestorable=True) if leak.name in still else leak for leak in leaks]
-
-
-__all__ = [
-    "CONFIGURATION",
-    "LAST",
-    "MODES",
-    "OTHERS",
-    "SETTINGS",
-    "WATCHED",
-    "WATCHED_WHILE_COMPILING",
-    "Snapshot",
-    "is_pytorchs_doing",
-    "readable",
-]

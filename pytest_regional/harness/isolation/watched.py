@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from operator import is_
 from types import ModuleType
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from pytest_regional._base.text import masked_urls
 from pytest_regional._torch.process_state import DYNAMO_MODULES
@@ -45,7 +45,8 @@ class Leak:
         if self.name.startswith(VARIABLE):
             became = "removed" if self.after is MISSING else "set" if self.before is MISSING else "changed"
             return f"{self.name}: {became}"
-        return f"{self.name}: {_short(self.before)} -> {_short(self.after)}"
+        shown = [masked_urls(repr(value)) for value in (self.before, self.after)]
+        return f"{self.name}: " + " -> ".join(text if len(text) <= 80 else text[:77] + "..." for text in shown)
 
     def __repr__(self) -> str:
         return f"<Leak {self}>"
@@ -59,25 +60,19 @@ class _Missing:
 MISSING = _Missing()
 
 
-def _short(value: Any) -> str:
-    text = masked_urls(repr(value))
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
 class ImportedModules(frozenset[str]):
     """The names of the modules that were imported at some moment."""
 
-    last: ClassVar[ImportedModules]
 
-
-ImportedModules.last = ImportedModules()
+_imported = ImportedModules()
 
 
 def imported_modules() -> ImportedModules:
     """Return the names of the imported modules: the same object while their number is the same."""
-    if len(ImportedModules.last) != len(sys.modules):
-        ImportedModules.last = ImportedModules(sys.modules)
-    return ImportedModules.last
+    global _imported
+    if len(_imported) != len(sys.modules):
+        _imported = ImportedModules(sys.modules)
+    return _imported
 
 
 def changed_alike(value: Any, start: Any, now: Any) -> Any:
@@ -135,24 +130,16 @@ def same_value(one: Any, other: Any) -> bool:
 
 def same_object(one: Any, other: Any) -> bool:
     """Say whether two functions are identical, or both pytest's or this plugin's, which differ between phases."""
-    return one is other or (_is_the_runners(one) and _is_the_runners(other))
-
-
-def _is_the_runners(value: Any) -> bool:
-    module = str(getattr(value, "__module__", None) or type(value).__module__)
-    return module.partition(".")[0] in ("_pytest", "pytest", "pytest_regional", "hypothesis", "xdist")
+    if one is other:
+        return True
+    modules = (str(getattr(value, "__module__", None) or type(value).__module__) for value in (one, other))
+    runners = ("_pytest", "pytest", "pytest_regional", "hypothesis", "xdist")
+    return all(module.partition(".")[0] in runners for module in modules)
 
 
 @dataclass(frozen=True)
 class State:
-    """One setting.
-
-    Attributes:
-        name: its name in reports.
-        reader: returns its value.
-        writer: sets it; ``None`` if it cannot be set.
-        same: says whether two values are equal.
-    """
+    """One setting: its name in reports, what reads and sets it (``None`` if nothing can), and when values are equal."""
 
     name: str
     reader: Callable[[], Any]
@@ -199,12 +186,8 @@ def set_by_imports(name: str, read: Callable[[], Any], write: Callable[[Any], No
 class Settings:
     """Settings by name, such as those of a configuration module or the environment's variables.
 
-    Attributes:
-        prefix: prefix of each name.
-        reader: returns all of them.
-        writer: sets one; gets :data:`MISSING` for one to be removed.
-        ignored: says which are never a leak.
-        same: says whether two values are equal.
+    ``prefix`` stands before each name in reports. The writer sets one setting; it gets :data:`MISSING` for one to be
+    removed. ``ignored`` says which are never a leak.
     """
 
     prefix: str
@@ -221,7 +204,7 @@ class Settings:
         """Yield each setting whose value differs, in the order of names."""
         now = self.reader()
         changed = [key for key in {*before, *now} if not self.same(before.get(key, MISSING), now.get(key, MISSING))]
-        changed.sort()
+        changed.sort()  # not by the builtin, which a test may have replaced
         for key in changed:
             if not self.ignored(key):
                 yield Leak(f"{self.prefix}{key}", before.get(key, MISSING), now.get(key, MISSING))
@@ -254,12 +237,12 @@ class Contents:
 
     def read(self) -> tuple[frozenset[str], dict[str, dict[Any, Any]]]:
         """Return copies, and the imported modules."""
-        return imported_modules(), {name: dict(entries(holder)) for name, holder in self.holders().items()}
+        return imported_modules(), {name: dict(_entries(holder)) for name, holder in self.holders().items()}
 
     def _changed(self, before: Any) -> Iterator[tuple[str, Any, dict[Any, tuple[Any, Any]]]]:
         imported, copies = before
         for name, holder in self.holders().items():
-            copy, now = copies.get(name), entries(holder)
+            copy, now = copies.get(name), _entries(holder)
             if copy is None or (len(copy) == len(now) and all(map(is_, copy.values(), now.values()))):
                 continue
             changed = {
@@ -277,7 +260,8 @@ class Contents:
         """Yield the entries that were added, removed or replaced."""
         for name, _, changed in self._changed(before):
             for key, (was, now) in list(changed.items())[:_NAMED]:
-                yield Leak(_entry(name, key), was, now)
+                is_name = isinstance(key, str) and key.isidentifier()
+                yield Leak(f"{name.replace(':', '.')}.{key}" if is_name else f"{name}[{key!s}]", was, now)
             if len(changed) > _NAMED:
                 yield Leak(f"{len(changed) - _NAMED} more of {name}", "as found", "changed")
 
@@ -288,16 +272,12 @@ class Contents:
                 self.write(holder, key, was)
 
 
-def entries(holder: Any) -> Mapping[Any, Any]:
+def _entries(holder: Any) -> Mapping[Any, Any]:
     """Return the dictionary itself, or that of a module or class."""
     return holder if isinstance(holder, dict) else vars(holder)
 
 
-def _entry(name: str, key: Any) -> str:
-    return f"{name.replace(':', '.')}.{key}" if isinstance(key, str) and key.isidentifier() else f"{name}[{key!s}]"
-
-
-def set_entry(holder: dict[Any, Any], key: Any, value: Any) -> None:
+def set_entry(holder: MutableMapping[Any, Any], key: Any, value: Any) -> None:
     """Set or remove an entry of a dictionary."""
     if value is MISSING:
         holder.pop(key, None)
@@ -323,11 +303,6 @@ def is_patched(was: Any, now: Any, imported: frozenset[str]) -> bool:
     module, name = str(getattr(now, "__module__", "")), str(getattr(now, "__qualname__", ""))
     by_an_import = module in sys.modules and module not in imported
     return not by_an_import and not (module.startswith(DYNAMO_MODULES) and "<locals>" in name)
-
-
-def anything(key: Any, value: Any, imported: frozenset[str]) -> bool:
-    """Say that every added entry is a leak."""
-    return True
 
 
 def is_a_tests(key: Any, value: Any, imported: frozenset[str]) -> bool:
@@ -395,7 +370,7 @@ class Patterns:
     def read(self) -> tuple[frozenset[str], dict[tuple[str, Any], Sequence[Any]]]:
         """Return copies, and the imported modules."""
         return imported_modules(), {
-            (name, key): tuple(entries) for name, each in self.passes() for key, entries in each.items()
+            (name, key): tuple(found) for name, each in self.passes() for key, found in each.items()
         }
 
     def _changed(self, before: Any) -> Iterator[tuple[str, Any, list[Any], list[Any]]]:
@@ -405,8 +380,10 @@ class Patterns:
                 copy = copies.get((name, key), ())
                 if len(copy) == len(now) and all(map(is_, copy, now)):
                     continue
-                added = [entry for entry in now if not any(entry is one for one in copy)]
-                kept = [*copy, *(entry for entry in added if not is_a_tests(None, _handler(entry), imported))]
+                kept = list(copy)
+                for entry in (one for one in now if not any(one is old for old in copy)):
+                    handler = getattr(entry, "handler", None) or getattr(entry, "extra_check", entry)
+                    kept += [] if is_a_tests(None, handler, imported) else [entry]
                 if len(kept) != len(now) or not all(map(is_, kept, now)):
                     yield f"{name}.patterns[{key}]", copy, now, kept
 
@@ -419,29 +396,3 @@ class Patterns:
         """Remove the test's patterns, and restore those it removed."""
         for _, _, now, kept in list(self._changed(before)):
             now[:] = kept
-
-
-def _handler(entry: Any) -> Any:
-    return getattr(entry, "handler", None) or getattr(entry, "extra_check", entry)
-
-
-__all__ = [
-    "Contents",
-    "ImportedModules",
-    "Patterns",
-    "Sets",
-    "Settings",
-    "State",
-    "Watched",
-    "anything",
-    "attribute",
-    "changed_alike",
-    "imported_modules",
-    "is_a_tests",
-    "is_patched",
-    "same_object",
-    "same_value",
-    "set_attribute",
-    "set_by_imports",
-    "set_entry",
-]

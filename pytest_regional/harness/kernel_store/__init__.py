@@ -23,7 +23,7 @@ from pathlib import Path
 
 from pytest_regional._torch import cpp
 from pytest_regional._torch.cpp import processor_checked_in
-from pytest_regional.harness.kernel_store.commands import Command, run_whole
+from pytest_regional.harness.kernel_store.commands import Command, processor, run_whole
 from pytest_regional.harness.kernel_store.files import (
     HEADERS,
     PRECOMPILED,
@@ -34,6 +34,7 @@ from pytest_regional.harness.kernel_store.files import (
     chosen_folder,
     folder_for_compilers,
     nothing_read,
+    prepared,
 )
 
 # Named, not imported: most tests never load Triton.
@@ -51,24 +52,14 @@ def kernels_kept(folder: Path | None = None) -> Iterator[KernelFiles | None]:
         The store, or ``None`` without one.
     """
     place = folder or chosen_folder()
-    with _shared_by_tests(place):
-        if place is None:
-            yield None
-            return
-        with _kept_in(KernelFiles(place)) as files:
-            yield files
-
-
-@contextlib.contextmanager
-def _shared_by_tests(store: Path | None) -> Iterator[None]:
-    """Share Inductor's directories between tests: PyTorch's own if it is private, else the store's."""
-    bases = [cpp.default_headers_folder(), *([store] if store else [])]
-    headers, processor = folder_for_compilers(HEADERS, *bases), folder_for_compilers(PROCESSOR, *bases)
+    # Inductor's directories are shared between tests: PyTorch's own if it is private, else the store's.
+    bases = [cpp.default_headers_folder(), *([place] if place else [])]
+    headers, checks = folder_for_compilers(HEADERS, *bases), folder_for_compilers(PROCESSOR, *bases)
     with contextlib.ExitStack() as stack:
         stack.enter_context(cpp.headers_kept_in(headers) if headers else cpp.no_headers())
-        if processor:
-            stack.enter_context(processor_checked_in(processor))
-        yield
+        if checks:
+            stack.enter_context(processor_checked_in(checks))
+        yield stack.enter_context(_kept_in(KernelFiles(place))) if place else None
 
 
 def environment_of_scripts() -> dict[str, str]:
@@ -122,4 +113,15 @@ def _triton_manager() -> Iterator[None]:
         os.environ.pop(_TRITON_VARIABLE, None)
 
 
-__all__ = ["VARIABLE", "KernelFiles", "KernelStoreWarning", "environment_of_scripts", "kernels_kept", "nothing_read"]
+__all__ = [
+    "VARIABLE",
+    "Command",
+    "KernelFiles",
+    "KernelStoreWarning",
+    "chosen_folder",
+    "environment_of_scripts",
+    "kernels_kept",
+    "nothing_read",
+    "prepared",
+    "processor",
+]

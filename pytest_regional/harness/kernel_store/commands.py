@@ -66,7 +66,8 @@ def identity(executable: str) -> Identity | None:
     """
     below = [found for found in map(_along_path, _PROGRAMS_BELOW) if found]
     try:
-        files = tuple(_file(path) for path in (os.path.realpath(executable), *below))
+        found = [(path, os.stat(path)) for path in (os.path.realpath(executable), *below)]
+        files = tuple((path, status.st_size, status.st_mtime_ns) for path, status in found)
         known = _is_compiler(files[0]) and all(_is_program(file) for file in files[1:])
     except OSError:  # executable, but not readable
         return None
@@ -78,20 +79,10 @@ def environment() -> dict[str, str | None]:
     return {name: os.environ.get(name) for name in _VARIABLES}
 
 
-def is_steering(word: str) -> bool:
-    """Say whether an argument makes the compiler run programs or read settings that are not in the key."""
-    return word.startswith(_STEERING_FLAGS)
-
-
 def _along_path(program: str) -> str | None:
     """Return the first ``program`` along PATH, as a compiler finds it; `shutil.which` takes five times as long."""
     paths = (os.path.join(folder, program) for folder in os.get_exec_path())
     return next((path for path in paths if os.access(path, os.X_OK)), None)
-
-
-def _file(path: str) -> tuple[str, int, int]:
-    found = os.stat(path)
-    return path, found.st_size, found.st_mtime_ns
 
 
 @functools.cache
@@ -148,7 +139,8 @@ class Command:
         if not target.is_absolute() or target.suffix in _NOT_KEPT:
             return None
         # A compiler behind another (`ccache g++`) or a file next to the directory would be missed.
-        if shutil.which(words[0]) or any(_is_relative_file(word) or is_steering(word) for word in words):
+        relative = [word for word in words if not word.startswith(("-", "/")) and Path(word).suffix in _FILES]
+        if shutil.which(words[0]) or relative or any(word.startswith(_STEERING_FLAGS) for word in words):
             return None
         found_identity = identity(found)
         if found_identity is None:
@@ -178,7 +170,7 @@ class Command:
             "words": self.words,
             "sources": self.sources,
             "environment": environment(),
-            "headers": _headers(),
+            "headers": _headers(cpp.torch_headers()),
             "processor": processor(),
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -204,42 +196,32 @@ def run_whole(run: cpp.Run, line: str, folder: str) -> None:
         aside.unlink(missing_ok=True)
 
 
-def _is_relative_file(word: str) -> bool:
-    return not word.startswith(("-", "/")) and Path(word).suffix in _FILES
-
-
 @functools.cache
-def _headers() -> str:
-    """Return a digest of PyTorch's headers: 0.1 s for 9,000, once per process.
+def _headers(root: Path) -> str:
+    """Return a digest of PyTorch's headers in ``root``: 0.1 s for 9,000, once per process.
 
     The RECORD of an installed wheel holds digests of all its files
     (https://packaging.python.org/en/latest/specifications/recording-installed-packages), so another environment with
     the same wheel has the same digest. Headers changed later, and those of a source tree, count by size and time.
     """
-    record, installed = _record()
-    digest = hashlib.sha256(record)
-    root = cpp.torch_headers()
-    for folder, folders, names in os.walk(root):
-        folders.sort()
-        for name in sorted(names):
-            path = os.path.join(folder, name)
-            found = os.stat(path)
-            if found.st_mtime > installed:
-                place = os.path.relpath(path, root)
-                digest.update(f"{place}|{found.st_size}|{found.st_mtime_ns}\n".encode())
-    return digest.hexdigest()
-
-
-def _record() -> tuple[bytes, float]:
-    """Return RECORD's lines on PyTorch's headers and when it was written; empty and long ago without one."""
-    root = cpp.torch_headers()
+    record, installed = b"", 0.0
     for path in root.parent.parent.glob("torch-*.dist-info/RECORD"):
         place = os.path.relpath(root, path.parent.parent)
         lines = [line for line in path.read_bytes().splitlines() if line.startswith(f"{place}/".encode())]
         if lines:
             # Installers write the record last, and file systems round times.
-            return b"\n".join(sorted(lines)), path.stat().st_mtime + 2
-    return b"", 0.0
+            record, installed = b"\n".join(sorted(lines)), path.stat().st_mtime + 2
+            break
+    digest = hashlib.sha256(record)
+    for folder, folders, names in os.walk(root):
+        folders.sort()
+        for name in sorted(names):
+            header = os.path.join(folder, name)
+            found = os.stat(header)
+            if found.st_mtime > installed:
+                place = os.path.relpath(header, root)
+                digest.update(f"{place}|{found.st_size}|{found.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
 
 
 @functools.cache
@@ -306,19 +288,11 @@ class StoredBinaries(FileCacheManager):  # type: ignore[misc]
         """Return the name in the store; ``None`` for a launcher whose compiler is unknown."""
         parts = [FORMAT, processor(), self.key, filename]
         if filename.endswith(".so"):
-            made_by = _c_compilers()
-            if made_by is None:
+            # Triton chooses from these compilers (``triton.runtime.build``, 3.6 to 3.9).
+            named = [os.environ.get(variable) for variable in ("CC", "CXX")] + ["gcc", "clang", "g++", "clang++"]
+            found = [path for path in (shutil.which(name) for name in named if name) if path]
+            made_by = [one for one in map(identity, found) if one]
+            if not found or len(made_by) != len(found):
                 return None
             parts += [made_by, environment()]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
-def _c_compilers() -> list[Identity] | None:
-    """Return the identities of the compilers that Triton chooses from (``triton.runtime.build``, 3.6 to 3.9)."""
-    named = [os.environ.get(variable) for variable in ("CC", "CXX")] + ["gcc", "clang", "g++", "clang++"]
-    found = [path for path in (shutil.which(name) for name in named if name) if path]
-    known = [one for one in map(identity, found) if one]
-    return known if found and len(known) == len(found) else None
-
-
-__all__ = ["FORMAT", "Command", "StoredBinaries", "processor", "run_whole"]

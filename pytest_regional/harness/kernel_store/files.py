@@ -49,18 +49,19 @@ class KernelStoreWarning(RegionalWarning):
 
 
 def chosen_folder() -> Path | None:
-    """Return the store's directory from the environment, or the user's default; ``None`` for no store."""
+    """Return the store's directory from the environment, or the user's default; ``None`` for no store.
+
+    The default is in ``XDG_CACHE_HOME``, else in ``~/.cache``.
+    """
     named = os.environ.get(VARIABLE, "")
     if named == OFF:
         return None
-    return _checked_place(named or str(default_folder()), explicit=bool(named))
-
-
-def default_folder() -> Path:
-    """Return the user's default (``XDG_CACHE_HOME``, else ``~/.cache``)."""
+    if named:
+        return _checked_place(named, explicit=True)
     # https://specifications.freedesktop.org/basedir-spec: ignore a relative path.
     base = os.environ.get("XDG_CACHE_HOME", "")
-    return Path(base if os.path.isabs(base) else "~/.cache").expanduser() / "pytest-regional" / "kernels"
+    default = Path(base if os.path.isabs(base) else "~/.cache").expanduser() / "pytest-regional" / "kernels"
+    return _checked_place(str(default), explicit=False)
 
 
 @functools.cache
@@ -78,9 +79,6 @@ def prepared(folder: Path) -> Path:
     """Make ``folder``, for its owner only, and check that no other user can write to it: its contents are executed.
 
     The check decides whether there is a store. Each read or write checks again.
-
-    Raises:
-        RegionalValueError: it cannot be made or written, or other users can write to it.
     """
     try:
         make_folder(folder)
@@ -263,7 +261,11 @@ class KernelFiles:
             for entry in os.scandir(place):
                 for folders, files in (_KERNELS, _PRECOMPILED):
                     if folders.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-                        yield from _files_in(entry.path, files)
+                        for inside in os.scandir(entry.path):
+                            if files.fullmatch(inside.name):
+                                with contextlib.suppress(OSError):
+                                    found = inside.stat(follow_symlinks=False)
+                                    yield found.st_mtime, found.st_size, entry.path, inside.name
 
     def _folder_of(self, key: str, *, make: bool = False) -> str:
         """Return the directory of the entry ``key``, which is no link, and private."""
@@ -273,14 +275,6 @@ class KernelFiles:
                 os.mkdir(inside, 0o700)
         require_own(inside, os.lstat(inside))
         return inside
-
-
-def _files_in(place: str, names: re.Pattern[str]) -> Iterator[tuple[float, int, str, str]]:
-    for entry in os.scandir(place):
-        if names.fullmatch(entry.name):
-            with contextlib.suppress(OSError):
-                found = entry.stat(follow_symlinks=False)
-                yield found.st_mtime, found.st_size, place, entry.name
 
 
 def _checked(key: str, path: str) -> bytes | None:
@@ -320,6 +314,3 @@ def _write(path: str, content: bytes, mode: int) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-
-
-__all__ = ["LIMIT", "KernelFiles"]

@@ -6,24 +6,20 @@ import contextlib
 import functools
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from types import CodeType, FrameType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from pytest_regional._torch import fx_graphs, inductor
 from pytest_regional._torch.dynamo import backend_behind, compilers_of, registered_backend
-from pytest_regional._torch.fx_graphs import REGION_AFTER, misspelt_marks
+from pytest_regional._torch.fx_graphs import REGION_AFTER
 from pytest_regional._torch.process_state import COMPILING
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness.isolation.snapshot import Snapshot
 from pytest_regional.harness.isolation.watched import Leak
 from pytest_regional.harness.record import DEFAULT_REGION
-
-if TYPE_CHECKING:
-    from torch.fx import GraphModule, Node
-
 
 ANNOTATION = "compile_with_inductor"
 RegionId = tuple[str, str]
@@ -83,25 +79,19 @@ def other_annotations_of(node: Node) -> dict[Any, Any]:
     return {key: value for key, value in custom.items() if key != ANNOTATION}
 
 
-def misspelt_in(gm: GraphModule) -> list[str]:
-    """Return the keys of annotations in ``gm`` that no backend reads and that are nearly that of regions."""
-    return list(dict.fromkeys(key for node in nodes_of(gm) for key in misspelt_marks(node)))
-
-
 def operator_of(node: Node) -> str | None:
     """Return the node's operator such as ``aten.mul.Tensor``, or ``None`` for plumbing (getitem, get_attr, ...)."""
     if node.op == "call_module":
         return str(node.target)
     if node.op == "call_method":
         return f"Tensor.{node.target}"
-    if node.op != "call_function" or getattr(node.target, "__module__", "") == "_operator":
-        return None if node.op != "call_function" or _is_getitem(node) else str(getattr(node.target, "__name__", ""))
+    if node.op != "call_function":
+        return None
+    if getattr(node.target, "__module__", "") == "_operator":
+        name = str(getattr(node.target, "__name__", ""))
+        return None if name == "getitem" else name
     text = str(node.target)
     return text if " " not in text else str(getattr(node.target, "__name__", text))
-
-
-def _is_getitem(node: Node) -> bool:
-    return getattr(node.target, "__name__", "") == "getitem"
 
 
 def regions_in(gm: GraphModule) -> dict[RegionId, list[Node]]:
@@ -173,9 +163,9 @@ class Ownership:
         """Return the name of the Dynamo backend ``given`` to ``torch.compile``; empty for the one under test."""
         backend = backend_behind(given)
         inner = getattr(backend, "compiler_fn", backend)
-        if id(inner) in self._ours or self._is_spec(backend, inner):
-            return ""
-        return _name_of(backend)
+        name = getattr(backend, "compiler_name", None)
+        ours = id(inner) in self._ours or (isinstance(self._made, str) and name == self._made)
+        return "" if ours or any(code in self._codes for code in codes_of(inner)) else _name_of(backend)
 
     def is_running(self) -> bool:
         """Say whether this thread is in the code of the backend under test."""
@@ -185,13 +175,6 @@ class Ownership:
                 return True
             frame = frame.f_back
         return False
-
-    def _is_spec(self, backend: Any, inner: Any) -> bool:
-        name = getattr(backend, "compiler_name", None)
-        made = self._made
-        if name is not None and name == (made if isinstance(made, str) else None):
-            return True
-        return any(code in self._codes for code in codes_of(inner))
 
     @functools.cached_property
     def _made(self) -> Any:
@@ -213,7 +196,8 @@ def codes_of(backend: Any) -> Iterator[CodeType]:
         return
     inside = compilers_of(backend)
     if inside:
-        yield from _all_codes(inside)
+        for one in inside:
+            yield from codes_of(one)
         return
     function = getattr(backend, "__func__", backend)
     if not hasattr(function, "__code__"):  # an object: its class says what a call of it does
@@ -221,11 +205,6 @@ def codes_of(backend: Any) -> Iterator[CodeType]:
     code = getattr(function, "__code__", None)
     if isinstance(code, CodeType):
         yield code
-
-
-def _all_codes(backends: Iterable[Any]) -> Iterator[CodeType]:
-    for backend in backends:
-        yield from codes_of(backend)
 
 
 def _name_of(backend: Any) -> str:
@@ -254,7 +233,9 @@ class CompileLeaks:
     def __init__(self) -> None:
         self.found: list[Leak] = []
         self._inside = False
-        self._elsewhere = _Elsewhere()
+        #: Compiles in other threads: how many run, and how many have begun.
+        self._running = self._begun = 0
+        self._lock = threading.Lock()
 
     @contextlib.contextmanager
     def around(self, other: str = "") -> Iterator[None]:
@@ -264,42 +245,28 @@ class CompileLeaks:
         thread compiles may be that thread's doing: only the main thread's compiles count, and those that ran alone.
         """
         if threading.current_thread() is not threading.main_thread():
-            with self._elsewhere.one():
+            with self._lock:
+                self._running += 1
+                self._begun += 1
+            try:
                 yield
+            finally:
+                with self._lock:
+                    self._running -= 1
             return
         if other or self._inside:
             yield
             return
         self._inside = True
         try:
-            running, begun = self._elsewhere.seen()
+            with self._lock:
+                running, begun = self._running, self._begun
             before = Snapshot.take(while_compiling=True)
             with before.without_imports():
                 yield
-            if not running and self._elsewhere.seen() == (0, begun):
+            with self._lock:
+                alone = not running and not self._running and self._begun == begun
+            if alone:
                 self.found += before.leaks()
         finally:
             self._inside = False
-
-
-class _Elsewhere:
-    """Compiles in other threads: how many run, and how many have begun."""
-
-    def __init__(self) -> None:
-        self._running = self._begun = 0
-        self._lock = threading.Lock()
-
-    @contextlib.contextmanager
-    def one(self) -> Iterator[None]:
-        with self._lock:
-            self._running += 1
-            self._begun += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._running -= 1
-
-    def seen(self) -> tuple[int, int]:
-        with self._lock:
-            return self._running, self._begun

@@ -1,14 +1,15 @@
-"""Listeners that see graphs and partitions while they compile, graphs being observed, and cache events."""
+"""Listeners that see graphs and partitions while they compile; graphs as observed and as drawn; and cache events."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_regional._torch import dynamo
 from pytest_regional._torch.inductor import RawLaunch
@@ -16,6 +17,9 @@ from pytest_regional.harness.observe import annotated
 from pytest_regional.harness.observe.annotated import RegionId
 from pytest_regional.harness.pre_grad_passes import DynamoGraph
 from pytest_regional.harness.record import GraphRecord, RegionRecord
+
+if TYPE_CHECKING:
+    from torch.fx import GraphModule, Node
 
 
 class CompileListener:
@@ -30,37 +34,20 @@ class CompileListener:
 
     def compiling_graph(self, kind: str, gm: Any) -> AbstractContextManager[Callable[[Any], None]]:
         """See a compiler of the backend get a graph of AOTAutograd's, which it may rewrite."""
-        return contextlib.nullcontext(_ignore)
+        return contextlib.nullcontext(lambda result: None)
 
     def compiling_region(self, gm: Any, inputs: Sequence[Any]) -> AbstractContextManager[Callable[[Any], None]]:
         """See a subgraph handed to Inductor on its own; Inductor may consume it."""
-        return contextlib.nullcontext(_ignore)
+        return contextlib.nullcontext(lambda result: None)
 
     def code_generated(self, launches: Sequence[RawLaunch]) -> None:
         """See the launches, in order, of code that Inductor generated for the region or graph being compiled."""
 
 
-def _ignore(result: Any) -> None:
-    """Do nothing with what a compile returned."""
-
-
-def compile_graph_observed(
-    listeners: Sequence[CompileListener], kind: str, gm: Any, compile_graph: Callable[[], Any]
-) -> Any:
-    """Return what ``compile_graph`` returns, after all ``listeners`` have seen it."""
-    return _observed([listener.compiling_graph(kind, gm) for listener in listeners], compile_graph)
-
-
-def compile_region_observed(
-    listeners: Sequence[CompileListener], gm: Any, inputs: Sequence[Any], compile_region: Callable[[], Any]
-) -> Any:
-    """Return what ``compile_region`` returns, after all ``listeners`` have seen it."""
-    return _observed([listener.compiling_region(gm, inputs) for listener in listeners], compile_region)
-
-
-def _observed(
+def observed(
     contexts: Sequence[AbstractContextManager[Callable[[Any], None]]], compile_something: Callable[[], Any]
 ) -> Any:
+    """Return what ``compile_something`` returns, after the listeners whose ``contexts`` these are have seen it."""
     with contextlib.ExitStack() as stack:
         report = [stack.enter_context(context) for context in contexts]
         result = compile_something()
@@ -151,11 +138,6 @@ def moved(before: Mapping[str, int]) -> Counter[str]:
     return Counter({outcome: now.get(name, 0) - before.get(name, 0) for outcome, name in names.items()})
 
 
-def with_reason(what: str, reason: str) -> str:
-    """Return the cause of a miss; the reason is empty where nothing is stored."""
-    return f"{what}; {reason}" if reason else what
-
-
 def _reasons() -> dict[str, Counter[str]]:
     return {outcome: Counter(dynamo.cache_reasons(outcome)) for outcome in ("bypass", "miss")}
 
@@ -188,7 +170,10 @@ class BackendCacheEvents:
         for outcome in OUTCOMES:
             for _ in range(own[outcome]):
                 reason = next(given[outcome], "") if outcome in given else ""
-                said = (reason or "no reason given") if outcome == "bypass" else with_reason("the whole graph", reason)
+                if outcome == "bypass":
+                    said = reason or "no reason given"
+                else:  # a miss has no reason where nothing is stored
+                    said = f"the whole graph; {reason}" if reason else "the whole graph"
                 yield outcome, f"cache of the backend: {said}"
 
     def reset_baseline(self) -> None:
@@ -199,3 +184,140 @@ class BackendCacheEvents:
         """Yield the events since the baseline, and move it; to be called before PyTorch's counters are cleared."""
         yield from self.since(self._baseline)
         self.reset_baseline()
+
+
+#: A line of a stack trace that PyTorch keeps with a node.
+_FRAME = re.compile(r'^\s*File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class NodeRecord:
+    """One node of a graph that AOTAutograd made.
+
+    Attributes:
+        name: its name in the graph.
+        op: the operator such as ``aten.mul.Tensor``, or ``input``, ``output``, ``getitem``; of an ordered operator that
+            it is, without ``control_deps``.
+        region: the name of its region, ``None`` outside all.
+        inputs: names of the nodes whose values it takes.
+        source: where the program calls it, such as ``model.py:12 in forward``; empty when unknown.
+    """
+
+    name: str
+    op: str
+    region: str | None
+    inputs: tuple[str, ...]
+    source: str = ""
+
+
+@dataclass
+class DrawnGraph:
+    """A graph, and which of its nodes were handed to Inductor together.
+
+    Attributes:
+        kind: ``"inference"``, ``"forward"`` or ``"backward"``.
+        nodes: in graph order; sub-graphs are not among them.
+        partitions: names of the nodes of each subgraph that was handed to Inductor on its own, as named there.
+        after: by name of a node, names of those that it waits for though it takes no value of them: by ``control_deps``
+            in the graph as AOTAutograd gave it, or in a subgraph handed to Inductor; and the first node of a region for
+            the last of one that its annotation names (``region(after=...)``; the other way round in the backward).
+    """
+
+    kind: str
+    nodes: tuple[NodeRecord, ...]
+    partitions: list[frozenset[str]] = field(default_factory=list)
+    after: dict[str, list[str]] = field(default_factory=dict)
+
+    def partition_of(self, node: NodeRecord) -> int | None:
+        """Return the number of the partition that ``node`` became part of, ``None`` if none or unknown."""
+        return next((number for number, names in enumerate(self.partitions) if node.name in names), None)
+
+    def note_order(self, gm: GraphModule) -> None:
+        """Add the order edges in ``gm``; nodes that wait keep their names."""
+        for node in gm.graph.nodes:
+            if _is_ordered(node):
+                for one in node.args[0]:
+                    self._waits(node, one)
+
+    def note_order_of_regions(self, gm: GraphModule) -> None:
+        """Add the edges that annotations ask for."""
+        nodes: dict[str, list[Node]] = {}
+        wanted: dict[tuple[str, str], None] = {}
+        for node in gm.graph.nodes:
+            region = annotated.region_of(node)
+            if region is not None and node.op == "call_function":
+                nodes.setdefault(region[0], []).append(node)
+                wanted.update(dict.fromkeys((str(before), region[0]) for before in annotated.regions_before(node)))
+        for before, after in wanted:
+            first, second = (after, before) if self.kind == "backward" else (before, after)
+            if first in nodes and second in nodes:
+                self._waits(nodes[second][0], nodes[first][-1])
+
+    def _waits(self, node: Node, before: Node) -> None:
+        known = self.after.setdefault(node.name, [])
+        if before.name not in known:
+            known.append(before.name)
+
+
+class GraphDrawer(CompileListener):
+    """Keeps the last graphs that are compiled while it is among ``Observer.listeners``, and counts them all."""
+
+    def __init__(self, kept: int) -> None:
+        self.graphs: deque[DrawnGraph] = deque(maxlen=kept)
+        self.count = 0
+        self._compiling = threading.local()
+
+    @contextlib.contextmanager
+    def compiling_graph(self, kind: str, gm: Any) -> Iterator[Callable[[Any], None]]:
+        """Draw a graph before its compiler rewrites it."""
+        outer = getattr(self._compiling, "graph", None)
+        self._compiling.graph = drawn = DrawnGraph(kind, tuple(_nodes(gm)))
+        drawn.note_order(gm)
+        drawn.note_order_of_regions(gm)
+        self.graphs.append(drawn)
+        self.count += 1
+        try:
+            yield lambda result: None
+        finally:
+            self._compiling.graph = outer
+
+    @contextlib.contextmanager
+    def compiling_region(self, gm: Any, inputs: Sequence[Any]) -> Iterator[Callable[[Any], None]]:
+        """Note which nodes became a partition."""
+        graph: DrawnGraph | None = getattr(self._compiling, "graph", None)
+        if graph is not None:
+            graph.partitions.append(frozenset(node.name for node in gm.graph.nodes if node.op == "call_function"))
+            graph.note_order(gm)
+        yield lambda result: None
+
+
+def _nodes(gm: GraphModule) -> Iterator[NodeRecord]:
+    for node in gm.graph.nodes:
+        if node.op == "get_attr":
+            continue  # a sub-graph or a constant: its user shows it
+        waits = {one.name for one in node.args[0]} if _is_ordered(node) else ()
+        inputs = tuple(one.name for one in node.all_input_nodes if one.op != "get_attr" and one.name not in waits)
+        region = annotated.region_of(node)
+        yield NodeRecord(node.name, _op(gm, node), region[0] if region else None, inputs, _source(node))
+
+
+def _is_ordered(node: Node) -> bool:
+    return node.op == "call_function" and str(node.target) == "control_deps"
+
+
+def _op(gm: GraphModule, node: Node) -> str:
+    if node.op in ("placeholder", "output"):
+        return {"placeholder": "input", "output": "output"}[node.op]
+    if _is_ordered(node):
+        body = gm.get_submodule(str(node.args[1].target))
+        operators = [annotated.operator_of(inner) for inner in annotated.nodes_of(body)]
+        return ", ".join(filter(None, operators)) or "control_deps"
+    return annotated.operator_of(node) or str(getattr(node.target, "__name__", node.target))
+
+
+def _source(node: Node) -> str:
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    if not frames:
+        return ""
+    file, line, function = frames[-1]
+    return f"{file.rpartition('/')[2]}:{line} in {function}"

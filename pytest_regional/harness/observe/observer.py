@@ -21,6 +21,7 @@ from pytest_regional._base.errors import RegionalError
 from pytest_regional._torch import aot_autograd, caches, config, dynamo, patching
 from pytest_regional._torch.autograd_cache import looked_up, pytorchs_texts
 from pytest_regional._torch.dynamo import dynamo_backend_of
+from pytest_regional._torch.fx_graphs import misspelt_marks
 from pytest_regional._torch.inductor import RawLaunch, recording_launches
 from pytest_regional.harness.codegen import origins_of
 from pytest_regional.harness.counters import CounterLog
@@ -32,10 +33,8 @@ from pytest_regional.harness.observe.listeners import (
     CompileListener,
     Frame,
     ObservedGraph,
-    compile_graph_observed,
-    compile_region_observed,
     moved,
-    with_reason,
+    observed,
 )
 from pytest_regional.harness.pre_grad_passes import PassCounts, is_body, runs_counted, runs_reported_to
 from pytest_regional.harness.record import CompileTime, GeneratedCode, GeneratedSource, GraphRecord
@@ -58,15 +57,15 @@ class Observer:
     Args:
         scope: called when AOTAutograd captures the compilers; returns a context that is entered around every later
             call of them (a backward compiles long after the forward's configuration scope has ended).
-        whose: tells the backend under test from others; without it every backend is.
-        named: finds the Dynamo backend of a name that ``torch.compile`` was given; by default PyTorch's registry.
+        whose: tells the backend under test from others.
+        named: finds the Dynamo backend of a name that ``torch.compile`` was given.
     """
 
     def __init__(
         self,
-        scope: Callable[[], Callable[[], contextlib.AbstractContextManager[Any]]] | None = None,
-        whose: Ownership | None = None,
-        named: Callable[[Callable[..., Any], Any], Any] | None = None,
+        scope: Callable[[], Callable[[], contextlib.AbstractContextManager[Any]]],
+        whose: Ownership,
+        named: Callable[[Callable[..., Any], Any], Any],
     ) -> None:
         self._log = CounterLog()
         self.graphs: list[ObservedGraph] = []
@@ -195,10 +194,10 @@ class Observer:
         return stack
 
     @contextlib.contextmanager
-    def _frame(self, frame: Frame) -> Iterator[Frame]:
+    def _frame(self, frame: Frame) -> Iterator[None]:
         self._stack.append(frame)
         try:
-            yield frame
+            yield
         finally:
             self._stack.pop()
 
@@ -220,7 +219,7 @@ class Observer:
     def _other(self) -> str:
         """Return whose doing is what happens now, if it is not that of the backend under test."""
         frame = next((frame for frame in reversed(self._stack) if frame.kind in ("graph", "backend")), None)
-        if frame is None or not frame.other or self._whose is None or self._whose.is_running():
+        if frame is None or not frame.other or self._whose.is_running():
             return ""
         return frame.other
 
@@ -229,7 +228,7 @@ class Observer:
     def _on_stance(self, original: Callable[..., Any], callback: Any, *args: Any, **kwargs: Any) -> Any:
         used = original(callback, *args, **kwargs)
         compiles = used not in (None, False) and not dynamo.compile_disabled()
-        if compiles or callback in (None, False) or (self._whose and self._whose.other(callback)):
+        if compiles or callback in (None, False) or self._whose.other(callback):
             return used
         if dynamo.compile_disabled():
             said = "torch._dynamo.config.disable is set (TORCH_COMPILE_DISABLE=1)"
@@ -257,7 +256,7 @@ class Observer:
         return original(code, *args, **kwargs)
 
     def _on_trace(self, original: Callable[..., Any], code: Any, *args: Any, **kwargs: Any) -> Any:
-        other = self._whose.other(args[4]) if self._whose and len(args) > 4 else ""
+        other = self._whose.other(args[4]) if len(args) > 4 else ""
         self._log.count("traces", _place(code), other)
         mark = self._log.mark()
         result = original(code, *args, **kwargs)
@@ -285,7 +284,7 @@ class Observer:
         return exceeded, limit
 
     def _on_backend_call(self, original: Callable[..., Any], output_graph: Any, gm: Any, *rest: Any, **kw: Any) -> Any:
-        other = self._whose.other(dynamo_backend_of(output_graph)) if self._whose else ""
+        other = self._whose.other(dynamo_backend_of(output_graph))
         return self.backend_call(gm, lambda: original(output_graph, gm, *rest, **kw), other)
 
     def backend_call(self, gm: Any, call: Callable[[], Any], other: str = "") -> Any:
@@ -294,10 +293,11 @@ class Observer:
         ``other`` is the name of the backend if it is not the one under test.
         """
         self._refuse("a backend was handed a graph")
-        observed = Frame("backend", gm=ObservedGraph.of("inference", gm), module=gm, other=other)
-        with self._frame(observed) as frame, self.left_by_backend.around(other), runs_counted():
+        frame = Frame("backend", gm=ObservedGraph.of("inference", gm), module=gm, other=other)
+        with self._frame(frame), self.left_by_backend.around(other), runs_counted():
             self.note_passes()
-            self.misspelt_annotations |= dict.fromkeys(annotated.misspelt_in(gm))
+            misspelt = (key for node in annotated.nodes_of(gm) for key in misspelt_marks(node))
+            self.misspelt_annotations |= dict.fromkeys(misspelt)
             self.annotated_regions |= dict.fromkeys(name for name, _ in annotated.regions_in(gm))
             self.flush()
             mark = self._cache_events.mark()
@@ -314,8 +314,7 @@ class Observer:
         return result
 
     def _on_backend_name(self, original: Callable[..., Any], backend: Any, *args: Any, **kwargs: Any) -> Any:
-        look_up = functools.partial(original, *args, **kwargs)
-        return look_up(backend) if self._named is None else self._named(look_up, backend)
+        return self._named(functools.partial(original, *args, **kwargs), backend)
 
     def _add_graph(self, graph: ObservedGraph) -> None:
         self.graphs.append(graph)
@@ -331,8 +330,10 @@ class Observer:
         self._refuse("AOTAutograd compiled a graph")
         if self._nested:
             return original(*args, **kwargs)
-        self._mark_made()
-        scope = self._scope() if self._scope else contextlib.nullcontext
+        backend = self._inside("backend")
+        if backend:
+            backend.made_graph = True
+        scope = self._scope()
         other = self._other()
         first = "forward" if getattr(state, "needs_autograd", True) else "inference"
         kinds = (first, "backward", first)
@@ -341,11 +342,6 @@ class Observer:
             for kind, compiler in zip(kinds, compilers, strict=False)
         ]
         return original(state, capture, partition, *watched, **kwargs)
-
-    def _mark_made(self) -> None:
-        backend = self._inside("backend")
-        if backend:
-            backend.made_graph = True
 
     def _watched(
         self,
@@ -362,7 +358,8 @@ class Observer:
             fallbacks = dynamo.regional_fallbacks()
             frame = Frame("graph", graph, tuple(graph.regions), other=other)
             with self.left_by_backend.around(other), scope(), runs_counted(), self._frame(frame):
-                result = compile_graph_observed(self.listeners, kind, gm, lambda: compiler(gm, example_inputs))
+                contexts = [listener.compiling_graph(kind, gm) for listener in self.listeners]
+                result = observed(contexts, lambda: compiler(gm, example_inputs))
             graph.add_calls(annotated.compiled_calls_in(result))
             self.called_compiled_region |= not other and annotated.holds_compiled_region(result)
             for _ in range(dynamo.regional_fallbacks() - fallbacks):
@@ -382,23 +379,21 @@ class Observer:
             texts = self._local.texts = pytorchs_texts(looked_up(*args, **kwargs).pytorchs_key)
             self._local.missed = why_missed(caches.inductor_cache_dir(), texts)
         for outcome, counter in OUTCOMES.items():
-            if outcomes[outcome] > 0:
-                self._on_aot_outcome(outcome, counter)
+            if outcomes[outcome] <= 0:
+                continue
+            if not self._nested:
+                self._note_outcome(outcome)
+            elif outcome == "miss":
+                # Counted once, by the FX graph lookup that follows or, where there is none, by the code generation.
+                self.innermost().lookup_pending = True
+                continue
+            cause = f"AOTAutograd cache, {self.innermost()}"
+            if outcome == "bypass":
+                cause = f"AOTAutograd cache: {self._local.bypass}"
+            elif outcome == "miss" and self._local.missed:
+                cause += f"; {self._local.missed}"
+            self._count(counter, cause)
         return result
-
-    def _on_aot_outcome(self, outcome: str, counter: str) -> None:
-        if not self._nested:
-            self._note_outcome(outcome)
-        if self._nested and outcome == "miss":
-            # Counted once, by the FX graph lookup that follows or, where there is none, by the code generation.
-            self.innermost().lookup_pending = True
-            return
-        cause = (
-            f"AOTAutograd cache: {self._local.bypass}"
-            if outcome == "bypass"
-            else with_reason(f"AOTAutograd cache, {self.innermost()}", self._local.missed if outcome == "miss" else "")
-        )
-        self._count(counter, cause)
 
     def _note_outcome(self, outcome: str) -> None:
         """Note how the lookup of the whole Dynamo graph's result ended: ``hit``, ``miss`` or ``bypass``."""
@@ -432,7 +427,8 @@ class Observer:
         self._refuse("Inductor was handed a region")
         with self._frame(self._region_frame(gm)):
             inputs = kwargs["example_inputs"] if "example_inputs" in kwargs else args[0]
-            return compile_region_observed(self.listeners, gm, inputs, lambda: original(gm, *args, **kwargs))
+            contexts = [listener.compiling_region(gm, inputs) for listener in self.listeners]
+            return observed(contexts, lambda: original(gm, *args, **kwargs))
 
     def region_reported(self, subgraph: Any, outcome: str) -> None:
         """Note a region that a compiler other than Inductor dealt with; ``outcome`` as :func:`report_region`."""
@@ -479,7 +475,9 @@ class Observer:
     def _on_codegen(self, original: Callable[..., Any], gm: Any, *args: Any, **kwargs: Any) -> Any:
         self._refuse("Inductor generated code")
         frame = self.innermost()
-        self._note_foreign_inductor(frame)
+        ours = self._inside("backend") or self._inside("graph")
+        if ours and not self._whose.uses_inductor and not self._other():
+            self._log.count("fallbacks", f"the backend handed {frame} to Inductor")
         if frame.lookup_pending:
             frame.lookup_pending = False
             self._log.count("region_cache_misses", f"AOTAutograd cache, {frame}", self._other())
@@ -494,11 +492,6 @@ class Observer:
         for listener in self.listeners:
             listener.code_generated(launches)
         return compiled
-
-    def _note_foreign_inductor(self, frame: Frame) -> None:
-        ours = self._inside("backend") or self._inside("graph")
-        if ours and self._whose is not None and not self._whose.uses_inductor and not self._other():
-            self._log.count("fallbacks", f"the backend handed {frame} to Inductor")
 
     def _on_pre_grad(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         with runs_counted():

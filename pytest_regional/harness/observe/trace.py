@@ -160,15 +160,11 @@ def _ops_of(gm: GraphModule) -> tuple[TracedOp, ...]:
 def _settings() -> dict[str, str]:
     """Return the settings that differ from their defaults; without objects, whose text may hold an address."""
     return {
-        f"{module}.{name}": json.dumps(value, sort_keys=True, skipkeys=True, default=_name_of)
+        f"{module}.{name}": json.dumps(value, sort_keys=True, skipkeys=True, default=lambda one: type(one).__qualname__)
         for module in CONFIG_MODULES
         for name, value in config_state(module).items()
         if value != config_default(module, name)
     }
-
-
-def _name_of(value: object) -> str:
-    return type(value).__qualname__
 
 
 def _bytes_at_border(gm: Any) -> int | None:

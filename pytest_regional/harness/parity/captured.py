@@ -14,13 +14,10 @@ from pytest_regional._torch import fx_graphs
 from pytest_regional.harness.parity.inputs import is_plainly_strided
 from pytest_regional.harness.parity.objects import (
     PLAIN,
-    UnreadableTensorError,
+    NotComparableError,
     dense_value,
     is_object,
-    of_array,
     parts_of,
-    python_attributes,
-    shape_of,
     tensors_in,
     walk,
 )
@@ -57,20 +54,23 @@ class Captured:
         plain, why = is_plainly_strided(tensor), None
         try:
             value, parts = dense_value(tensor), parts_of(tensor)
-        except UnreadableTensorError as error:
+        except NotComparableError as error:
             value, parts, why = torch.empty(0), {}, str(error)
         if (attributes and not tensor.is_nested) or why is not None:  # it may consist of what attributes hold
-            parts |= python_attributes(tensor)
+            # What ``torch._dynamo.mark_dynamic`` and the like leave on a tensor is left out (2.11 to 2.15).
+            dynamos = ("_dynamo_", "_has_dynamo_")
+            parts |= {f".{name}": one for name, one in vars(tensor).items() if not name.startswith(dynamos)}
+        shape = tuple(tuple(one.shape) for one in tensor.unbind()) if tensor.is_nested else tuple(tensor.shape)
         return cls(
             value=value,
             dtype=tensor.dtype,
-            shape=shape_of(tensor),
+            shape=shape,
             stride=tuple(tensor.stride()) if plain else None,
             device=tensor.device,
             requires_grad=tensor.requires_grad,
             layout=tensor.layout,
             kind="Parameter" if isinstance(tensor, torch.nn.Parameter) else type(tensor).__name__,
-            dense=plain and is_dense(tensor),
+            dense=plain and _is_dense(tensor),
             storage=tensor.untyped_storage() if plain and tensor.untyped_storage().nbytes() else None,
             parts={name: cls.of(one) if isinstance(one, torch.Tensor) else one for name, one in parts.items()},
             no_value=why,
@@ -96,7 +96,7 @@ def _same_part(first: Any, second: Any) -> bool:
     return first is second or (type(first) is type(second) and isinstance(first, PLAIN) and bool(first == second))
 
 
-def is_shell(tensor: torch.Tensor) -> bool:
+def _is_shell(tensor: torch.Tensor) -> bool:
     """Say whether ``tensor`` is a subclass around other tensors, which its captures are made of."""
     return hasattr(tensor, "__tensor_flatten__") and not tensor.is_nested
 
@@ -104,16 +104,19 @@ def is_shell(tensor: torch.Tensor) -> bool:
 def capture(leaf: Any) -> Any:
     """Return what is kept of one leaf of what a program returned."""
     if isinstance(leaf, torch.Tensor):
-        if is_shell(leaf):
+        if _is_shell(leaf):
             return replace(Captured.of(leaf), value=torch.empty(0), parts={}, no_value="")
         return Captured.of(leaf, attributes=True)
     if isinstance(leaf, numpy.ndarray | numpy.generic):
-        tensor = of_array(leaf)
-        return leaf if tensor is None else replace(Captured.of(tensor), kind=type(leaf).__name__, dense=False)
+        try:
+            tensor = torch.from_numpy(numpy.array(leaf))
+        except TypeError:  # dtypes that torch has not
+            return leaf
+        return replace(Captured.of(tensor), kind=type(leaf).__name__, dense=False)
     return leaf
 
 
-def is_dense(tensor: torch.Tensor) -> bool:
+def _is_dense(tensor: torch.Tensor) -> bool:
     """Say whether the elements fill one block of memory without gaps or overlaps, in some order of dimensions."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
@@ -125,9 +128,8 @@ def is_dense(tensor: torch.Tensor) -> bool:
     return True
 
 
-@dataclass(frozen=True)
 class FlatOutputs:
-    """What a program returned, leaf by leaf.
+    """What a program returned, leaf by leaf; ``root`` is what paths begin with.
 
     Attributes:
         leaves: ``(path, leaf)``; tensor subclasses, dataclass instances and other objects are opened up. Of a tensor
@@ -136,52 +138,36 @@ class FlatOutputs:
         in_objects: paths of leaves inside objects that are neither pytrees nor dataclasses, such as a cache.
     """
 
-    leaves: list[tuple[str, Any]]
-    structure: tuple[Any, ...]
-    in_objects: frozenset[str]
-
-
-def flatten_outputs(tree: Any, root: str = "output") -> FlatOutputs:
-    """Take apart what a program returned; ``root`` is what paths begin with."""
-    paths, spec = fx_graphs.flatten_with_path(tree)
-    opening = _Opening()
-    for path, leaf in paths:
-        opening.open(f"{root}{fx_graphs.key_string(path)}", leaf)
-    return FlatOutputs(opening.leaves, (spec, *opening.opened), frozenset(opening.in_objects))
-
-
-class _Opening:
-    """One walk over the outputs of a program."""
-
-    def __init__(self) -> None:
+    def __init__(self, tree: Any, root: str = "output") -> None:
         self.leaves: list[tuple[str, Any]] = []
-        self.opened: list[str] = []
         self.in_objects: set[str] = set()
+        self._opened: list[str] = []
+        paths, spec = fx_graphs.flatten_with_path(tree)
+        for path, leaf in paths:
+            self._open(f"{root}{fx_graphs.key_string(path)}", leaf)
+        self.structure = (spec, *self._opened)
 
-    def open(self, path: str, leaf: Any) -> None:
+    def _open(self, path: str, leaf: Any) -> None:
         """Add ``leaf``, or what is inside of it."""
-        if isinstance(leaf, torch.Tensor) and is_shell(leaf):
+        if isinstance(leaf, torch.Tensor) and _is_shell(leaf):
             self.leaves.append((path, leaf))
-            self.opened.append(f"{path}: {type(leaf).__name__}")
+            self._opened.append(f"{path}: {type(leaf).__name__}")
             for name in leaf.__tensor_flatten__()[0]:
-                self.open(f"{path}.{name}", getattr(leaf, name))
+                self._open(f"{path}.{name}", getattr(leaf, name))
         elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
-            self._open_dataclass(path, leaf)
+            self._opened.append(f"{path}: {type(leaf).__name__}")
+            for one in dataclasses.fields(leaf):
+                inner = FlatOutputs(getattr(leaf, one.name), f"{path}.{one.name}")
+                self._opened.append(f"{path}.{one.name}: {inner.structure}")
+                self.leaves += inner.leaves
+                self.in_objects |= inner.in_objects
         elif is_object(leaf) and tensors_in(leaf) and not isinstance(leaf, set | frozenset):
             inside = list(walk(leaf, path))
-            self.opened.append(f"{path}: {type(leaf).__name__} of {[where for where, _ in inside]}")
+            self._opened.append(f"{path}: {type(leaf).__name__} of {[where for where, _ in inside]}")
             self.leaves += inside
             self.in_objects.update(where for where, _ in inside)
         else:
             self.leaves.append((path, leaf))
-
-    def _open_dataclass(self, path: str, value: Any) -> None:
-        self.opened.append(f"{path}: {type(value).__name__}")
-        for one in dataclasses.fields(value):
-            inner = flatten_outputs(getattr(value, one.name), f"{path}.{one.name}")
-            self.opened.append(f"{path}.{one.name}: {inner.structure}")
-            self.leaves += inner.leaves
-            self.in_objects |= inner.in_objects
 
 
 @dataclass(frozen=True)
@@ -209,34 +195,26 @@ def find_aliases(outputs: list[tuple[str, Any]], others: list[tuple[str, torch.T
         if not isinstance(leaf, torch.Tensor):
             continue
         same = next((name for name, other in known if other is leaf), None)
-        aliases[path] = Aliasing(same, frozenset(name for name, other in known if _share(leaf, other)))
+        aliases[path] = Aliasing(same, frozenset(name for name, other in known if _overlap(leaf, other)))
         known.append((path, leaf))
     return aliases
 
 
-def _share(first: torch.Tensor, second: torch.Tensor) -> bool:
-    if not (is_plainly_strided(first) and is_plainly_strided(second)):
-        return False
-    storage = first.untyped_storage()
-    return storage.nbytes() > 0 and storage is second.untyped_storage() and overlap(first, second)
-
-
-#: Bytes between the ends of two tensors up to which it is found out element by element whether they overlap.
-_EXACT = 2**26
-
-
-def overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Say whether two tensors of one storage have a byte in common.
+def _overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Say whether two tensors have a byte of memory in common.
 
     Those that lie between each other, such as columns of a matrix, are told apart up to 64 MiB.
     """
-    if not first.numel() or not second.numel():
+    if not (is_plainly_strided(first) and is_plainly_strided(second)) or not first.numel() or not second.numel():
+        return False
+    storage = first.untyped_storage()
+    if not storage.nbytes() or storage is not second.untyped_storage():  # a storage that was resized to 0 has no bytes
         return False
     (begin, end), (other_begin, other_end) = _extent(first), _extent(second)
     if end <= other_begin or other_end <= begin:
         return False
     start, stop = min(begin, other_begin), max(end, other_end)
-    if (is_dense(first) and is_dense(second)) or stop - start > _EXACT:
+    if (_is_dense(first) and _is_dense(second)) or stop - start > 2**26:
         return True
     return bool((_bytes_of(first, start, stop) & _bytes_of(second, start, stop)).any())
 
@@ -255,17 +233,3 @@ def _bytes_of(tensor: torch.Tensor, start: int, stop: int) -> torch.Tensor:
     offset = tensor.storage_offset() * size - start
     marks.as_strided((*tensor.shape, size), (*(stride * size for stride in tensor.stride()), 1), offset).fill_(True)
     return marks
-
-
-__all__ = [
-    "Aliasing",
-    "Captured",
-    "FlatOutputs",
-    "capture",
-    "dense_value",
-    "find_aliases",
-    "flatten_outputs",
-    "is_dense",
-    "is_shell",
-    "overlap",
-]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -29,15 +29,14 @@ from pytest_regional.harness.parity.compare import (
     compare,
     compare_exceptions,
 )
-from pytest_regional.harness.parity.execution import Execution, execute, fresh_call, in_autocast
-from pytest_regional.harness.parity.fp64_reference import precision_of
-from pytest_regional.harness.parity.inputs import other_form
-from pytest_regional.harness.parity.noise import Noise, NoiseSource
-from pytest_regional.harness.parity.objects import UnreadableTensorError, dense_value
+from pytest_regional.harness.parity.execution import Execution, execute, in_autocast
+from pytest_regional.harness.parity.inputs import fresh_call, other_form
+from pytest_regional.harness.parity.objects import NotComparableError, dense_value
+from pytest_regional.harness.parity.precision import precision_of
 from pytest_regional.harness.parity.random_code import RUNS, random_mismatches, reseeded
 from pytest_regional.harness.parity.report import SECOND_CALL, BadProgramError, NotRefusedError, ParityReport
 from pytest_regional.harness.parity.state import KINDS_OF_STATE, raw_bytes, same_bytes
-from pytest_regional.harness.parity.tolerance import Tolerance
+from pytest_regional.harness.parity.tolerance import Noise, NoiseSource, Tolerance
 from pytest_regional.harness.vacuity import VacuousTestError
 
 if TYPE_CHECKING:
@@ -45,22 +44,13 @@ if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
 
 
-#: What a comparison finds that no line of code writes.
-_NOT_WRITTEN = ("exception", "draws", "distribution")
-
-
-def wrong_places(
+def _wrong_places(
     sources: Sequence[Source], report: ParityReport, outputs: Sequence[tuple[str, Any]], regions: Sequence[str]
 ) -> tuple[CodePlace, ...]:
-    """Return the lines of ``sources`` that make what ``report`` finds wrong.
-
-    Args:
-        sources: the code of the program.
-        report: of the comparison.
-        outputs: path and leaf of what the program returns.
-        regions: those to blame; empty if none is known.
-    """
-    where = {mismatch.where.rpartition(": ")[2] for mismatch in report.mismatches if mismatch.kind not in _NOT_WRITTEN}
+    """Return the lines of ``sources`` that make what ``report`` finds wrong in ``outputs``, in ``regions`` if any."""
+    # These no line of code writes.
+    not_written = ("exception", "draws", "distribution")
+    where = {mismatch.where.rpartition(": ")[2] for mismatch in report.mismatches if mismatch.kind not in not_written}
     if not where:
         return ()
     tensors = [path for path, leaf in outputs if isinstance(leaf, Captured)]
@@ -71,51 +61,44 @@ def wrong_places(
 
 @dataclass(frozen=True, eq=False)
 class KeptResults:
-    """The live results of one call, with the copies that were taken when they were returned.
+    """The live results of one call, by name, with the copies that were taken when they were returned."""
 
-    An execution gives them when it was made with ``keep=True``.
-    """
-
-    pairs: tuple[tuple[str, torch.Tensor, Captured], ...]
+    pairs: Mapping[str, tuple[torch.Tensor, Captured]]
 
     @classmethod
     def of(cls, execution: Execution) -> KeptResults:
-        """Return what ``execution`` returned: outputs, gradients, and its inputs as it left them."""
-        captured = {**execution.inputs_after, **execution.grads}
-        captured.update((path, leaf) for path, leaf in execution.outputs if isinstance(leaf, Captured))
-        pairs = ((name, live, captured.get(name)) for name, live in execution.live.items())
-        return cls(tuple((n, live, copy) for n, live, copy in pairs if copy is not None and copy.no_value is None))
+        """Return what an execution with ``keep=True`` returned: outputs, gradients, its inputs as it left them."""
+        copies = {name: copy for name, copy in execution.tensors().items() if copy.no_value is None}
+        return cls({name: (live, copies[name]) for name, live in execution.live.items() if name in copies})
 
     def overwritten(self) -> dict[str, Mismatch]:
         """Return, by name, what holds other bytes now than when it was returned."""
-        found = ((name, _difference(live, copy)) for name, live, copy in self.pairs)
-        return {name: Mismatch(name, "overwritten", detail) for name, detail in found if detail}
+        advice = (
+            "The backend writes to memory that it gave to the caller; it has to return fresh memory or a copy, or to "
+            "disclaim results_kept"
+        )
+        found = {name: _difference(live, copy) for name, (live, copy) in self.pairs.items()}
+        return {name: Mismatch(name, "overwritten", f"{how}. {advice}") for name, how in found.items() if how}
 
 
 def _difference(live: torch.Tensor, copy: Captured) -> str:
     """Say how ``live`` differs from its copy; empty where it does not."""
     try:
         now = dense_value(live)
-    except UnreadableTensorError as error:  # PyTorch's own CUDA graphs refuse to read what a later run has overwritten.
-        return f"{error}. {_ADVICE}"
+    except NotComparableError as error:  # PyTorch's own CUDA graphs refuse to read what a later run has overwritten.
+        return str(error)
     if same_bytes(now, copy.value):
         return ""
     if now.shape != copy.value.shape or now.dtype != copy.value.dtype:
-        return f"was {copy.dtype} {list(copy.shape)} when returned, is {now.dtype} {list(now.shape)} now. {_ADVICE}"
+        return f"was {copy.dtype} {list(copy.shape)} when returned, is {now.dtype} {list(now.shape)} now"
     differs = (raw_bytes(now) != raw_bytes(copy.value)).any(dim=1)
     first = int(differs.nonzero()[0, 0])
     values = [f"{tensor.reshape(-1)[first].item()!r:.30}" for tensor in (copy.value, now)]
     index = [int(i) for i in torch.unravel_index(torch.tensor(first), now.shape)] if now.dim() else []
     return (
         f"{int(differs.sum())} of {differs.numel()} elements changed after they were returned, first at {index}: "
-        f"{values[0]} then, {values[1]} after another call. {_ADVICE}"
+        f"{values[0]} then, {values[1]} after another call"
     )
-
-
-_ADVICE = (
-    "The backend writes to memory that it gave to the caller; it has to return fresh memory or a copy, or to disclaim "
-    "results_kept"
-)
 
 
 @dataclass(frozen=True)
@@ -131,10 +114,6 @@ class _Case:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-#: Runs that change what operators compute, which code traced by Dynamo would pass by.
-_REWRITES_OPERATORS = {"precision", "rounding"}
-
-
 @dataclass
 class ParityCheck:
     """One call of ``assert_parity``."""
@@ -142,16 +121,17 @@ class ParityCheck:
     regional: Regional
     fn: Any
     inputs: tuple[Any, ...]
-    backward: Any = field(default=None, kw_only=True)
-    level: str = field(default="close", kw_only=True)
-    rtol: float | None = field(default=None, kw_only=True)
-    atol: float | None = field(default=None, kw_only=True)
-    kwargs: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
-    raises: type[Exception] | None = field(default=None, kw_only=True)
-    options: CompileOptions | None = field(default=None, kw_only=True)
-    depth: BlameDepth | None = field(default=None, kw_only=True)
-    ignore_state: tuple[str, ...] = field(default=(), kw_only=True)
-    output_edges: bool = field(default=False, kw_only=True)
+    _: KW_ONLY
+    backward: Any = None
+    level: str = "close"
+    rtol: float | None = None
+    atol: float | None = None
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    raises: type[Exception] | None = None
+    options: CompileOptions | None = None
+    depth: BlameDepth | None = None
+    ignore_state: tuple[str, ...] = ()
+    output_edges: bool = False
 
     #: The regions that a search found to blame.
     _blamed: tuple[str, ...] = field(default=(), init=False)
@@ -284,7 +264,9 @@ class ParityCheck:
             eager = self._execute(self.fn, inputs, kwargs, **options)
             raise_annotation_error(eager.exception)
             check_program(eager)
-            eager.coarse = self._coarse(inputs, kwargs, **options)
+            precision = None if self.level == "bitwise" else precision_of(self.regional._spec)
+            if precision is not None:
+                eager.coarse = self._execute(self.fn, inputs, kwargs, precision=precision, **options)
             fp64 = self._execute(self.fn, inputs, kwargs, fp64=True, **options) if self.level == "close" else None
             if eager.not_compared:
                 again = self._execute(self.fn, inputs, kwargs, **options)
@@ -303,11 +285,6 @@ class ParityCheck:
         noise = Noise.source_of_executions(eager, rounded_otherwise)
         return _Case(inputs, kwargs, eager, fp64, label, noise, options)
 
-    def _coarse(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], **options: Any) -> Execution | None:
-        """Return eager's run in the coarser precision that the backend computes in, if it says that it does."""
-        precision = None if self.level == "bitwise" else precision_of(self.regional._spec)
-        return None if precision is None else self._execute(self.fn, inputs, kwargs, precision=precision, **options)
-
     def _call(self, fn: Any, case: _Case, **options: Any) -> Execution:
         return self._execute(fn, case.inputs, case.kwargs, **case.options, **options)
 
@@ -315,8 +292,8 @@ class ParityCheck:
         how: dict[str, Any] = {"backward": self.backward, "seed": self.regional.seed, "state_of": self.fn}
         how["output_edges"] = self.output_edges
         # What the program itself compiled, with whatever backend, is no part of eager; nor does Dynamo trace where
-        # operands are rounded.
-        traces = _REWRITES_OPERATORS.isdisjoint(options)
+        # runs change what operators compute, which traced code would pass by.
+        traces = {"precision", "rounding"}.isdisjoint(options)
         with (
             never_compiled(tracing=traces) if fn is self.fn else contextlib.nullcontext(),
             torch.no_grad() if self.regional._forward_only and self.backward is False else contextlib.nullcontext(),
@@ -335,7 +312,10 @@ class ParityCheck:
         how: dict[str, Any] = {"level": self.level, "rtol": self.rtol, "atol": self.atol}
         own_draws = not self.regional.supports("rng")
         report = compare(case.eager, candidate, case.fp64, noise=case.noise, own_draws=own_draws, **how)
-        report = replace(report, mismatches=tuple(m for m in report.mismatches if not self._ignores(m.where, m.kind)))
+        found = [m for m in report.mismatches if not any(_is_in(m.where, ignored) for ignored in self.ignore_state)]
+        if not self.regional._looks_at_strides:
+            found = [mismatch for mismatch in found if mismatch.kind != "stride"]
+        report = replace(report, mismatches=tuple(found))
         if not any(mismatch.where.endswith(AFTER) for mismatch in report.mismatches):
             return report
         # A time or an address differs in any two runs.
@@ -347,12 +327,6 @@ class ParityCheck:
             mismatches=tuple(mismatch for mismatch in report.mismatches if mismatch.where not in unstable),
             not_compared=(*report.not_compared, *(f"{where}: two eager runs differ" for where in sorted(unstable))),
         )
-
-    def _ignores(self, where: str, kind: str) -> bool:
-        """Say whether strides, or Python state at ``where`` or a tensor in it, are not to be compared."""
-        if kind == "stride" and not self.regional._looks_at_strides:
-            return True
-        return any(_is_in(where, ignored) for ignored in self.ignore_state)
 
     def _check_ignored(self, eager: Execution, candidate: Execution) -> None:
         """Refuse names in ``ignore_state`` of which neither program changed anything."""
@@ -402,23 +376,22 @@ class ParityCheck:
         depth = "off" if self.regional._experimenting else self.depth or self.regional.blame_depth
         sources = tuple(self.regional.observer.sources[self._compiled_before :])
         outputs = cases[0].eager.outputs if cases else ()
+        blame: str | None = None
+        culprit: Culprit | None = None
+        regions: tuple[str, ...] = ()
         if depth == "deep" and self.searchable:
-            culprit = replace(self._culprit(), first_wrong=self._first_wrong(report))
+            try:
+                culprit = self.culprit()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the comparison's own error comes first
+                culprit = Culprit.of_failed_search(error)
+            culprit = replace(culprit, first_wrong=self._first_wrong(report))
             self.regional.culprits.append(culprit)
-            places = wrong_places(sources, report, outputs, culprit.regions)
-            return ParityError(report, culprit.sentence, culprit, places, _regions(culprit.regions))
-        if depth == "off" or not cases:
-            return ParityError(report, places=wrong_places(sources, report, outputs, ()))
-        blame = self._blame(*cases)
-        places = wrong_places(sources, report, outputs, self._blamed)
-        return ParityError(report, blame, places=places, subject=_regions(self._blamed))
-
-    def _culprit(self) -> Culprit:
-        """Return what a search finds; of one that raises, what it raised: that must not hide the failure."""
-        try:
-            return self.culprit()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the comparison's own error comes first
-            return Culprit.of_failed_search(error)
+            blame, regions = culprit.sentence, culprit.regions
+        elif depth != "off" and cases:
+            blame = self._blame(*cases)
+            regions = self._blamed
+        places = _wrong_places(sources, report, outputs, regions)
+        return ParityError(report, blame, culprit, places, _regions(regions))
 
     def blame_for(self, second: tuple[Any, ...]) -> str:
         """Return which region causes a difference that was found on the inputs, or on a ``second`` set of them.
@@ -430,7 +403,7 @@ class ParityCheck:
 
     def _blame(self, first: _Case, second: _Case) -> str:
         """Return which region causes the difference, by leaving regions eager in turn."""
-        names = list(self.regional._region_names(self.regional.graphs))
+        names = list(self.regional._region_names(self.regional.observer.graph_records()))
         if not self.regional.supports("regions"):
             return "no region can be singled out: the backend compiles whole graphs, or parts that it chooses itself"
         if not names:

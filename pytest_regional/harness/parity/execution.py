@@ -19,56 +19,36 @@ import numpy
 import torch
 
 from pytest_regional._base.errors import RegionalValueError
-from pytest_regional.harness.isolation import seed_everything
-from pytest_regional.harness.parity.captured import Aliasing, Captured, capture, find_aliases, flatten_outputs
-from pytest_regional.harness.parity.fp64_reference import Precision, float64_everywhere, rounding_to
-from pytest_regional.harness.parity.inputs import (
-    CopiedInputs,
-    Form,
-    copy_inputs,
-    fresh_call,
-    fresh_inputs,
-    has_low_precision,
-    named_leaves,
-    require_values,
-    to_float64,
-    widen,
-)
+from pytest_regional._base.text import first_line
+from pytest_regional.harness.isolation import random_state_kept, seed_everything
+from pytest_regional.harness.parity.captured import Aliasing, Captured, FlatOutputs, capture, find_aliases
+from pytest_regional.harness.parity.inputs import CopiedInputs, Form, copy_inputs, named_leaves, require_values, widen
 from pytest_regional.harness.parity.objects import is_object, is_opaque
-from pytest_regional.harness.parity.rounding import RecordedRandomOps, ReplayedRandomOps, Rounded
+from pytest_regional.harness.parity.precision import (
+    Precision,
+    RecordedRandomOps,
+    ReplayedRandomOps,
+    Rounded,
+    RoundsOperands,
+    float64_everywhere,
+    is_float,
+)
 from pytest_regional.harness.parity.state import (
+    LOW_PRECISION_TO_FP64,
     Change,
     ProgramState,
     changes_between,
     described,
     find_state,
     preserved,
-    promoted,
+    promote,
 )
-
-__all__ = [
-    "Backward",
-    "Execution",
-    "RegionalValueError",
-    "execute",
-    "find_state",
-    "fresh_call",
-    "fresh_inputs",
-    "in_autocast",
-    "other_generators",
-    "to_float64",
-]
 
 Backward: TypeAlias = Any  # bool | None | torch.Tensor | Sequence[torch.Tensor] | Callable[[Any], torch.Tensor]
 
-
+#: What holds state, is given as an argument, and is not copied: compiled code may rely on its identity.
 _HELD = (torch.nn.Module, types.FunctionType, types.MethodType, functools.partial)
-"""What holds state, is given as an argument, and is not copied: compiled code may rely on its identity."""
-
-
 _AUTOCAST = ("cpu", "cuda")
-
-
 #: Why programs of float64 have no float64 run that judges them.
 NOTHING_NARROW = "no input, parameter or buffer has a precision below float64"
 
@@ -116,21 +96,14 @@ class Execution:
     rng_consumed: frozenset[str] = frozenset()
     rng_after: dict[str, Any] = field(default_factory=dict)
     live: dict[str, torch.Tensor] = field(default_factory=dict)
-    fp64: bool = False
     fp64_unavailable_reason: str | None = None
     coarse: Execution | None = None
     precision: Precision | None = None
 
-
-@dataclass(frozen=True)
-class _Call:
-    """How a program is run; as the arguments of :func:`execute`."""
-
-    backward: Backward
-    seed: int
-    draws: int
-    autocast_backward: bool
-    output_edges: bool = False
+    def tensors(self) -> dict[str, Captured]:
+        """Return by name all tensors: outputs, gradients, and inputs and state as the program left them."""
+        named = {**dict(self.outputs), **self.grads, **self.inputs_after, **self.buffers_after}
+        return {name: value for name, value in named.items() if isinstance(value, Captured)}
 
 
 def execute(
@@ -180,125 +153,180 @@ def execute(
     leaves = named_leaves(inputs, kwargs)
     program = fn if state_of is None else state_of
     # Of an object that is copied, what its class holds remains.
-    given = [(name, type(leaf) if is_object(leaf) else leaf) for name, leaf in leaves if _is_held(leaf)]
+    given = [
+        (name, type(leaf) if is_object(leaf) else leaf)
+        for name, leaf in leaves
+        if is_object(leaf) or isinstance(leaf, _HELD)
+    ]
     state = find_state(program, given)
     copied = copy_inputs(inputs, state.is_state, widen if fp64 else torch.clone, kwargs, form=form)
     if copied.shared:
         state = find_state(program, [*given, *copied.shared])
     require_values([*copied.named, *((entry.label, entry.tensor) for entry in state.tensors)])
-    result = Execution(fp64=fp64, precision=precision)
-    tensors = [leaf for _, leaf in leaves if isinstance(leaf, torch.Tensor)]
-    if fp64 and not has_low_precision(tensors + [entry.tensor for entry in state.tensors]):
+    result = Execution(precision=precision)
+    dtypes = [leaf.dtype for _, leaf in leaves if isinstance(leaf, torch.Tensor)]
+    dtypes += [entry.tensor.dtype for entry in state.tensors]
+    if fp64 and LOW_PRECISION_TO_FP64.keys().isdisjoint(dtypes):
         result.fp64_unavailable_reason = NOTHING_NARROW
         return result
-    how = _Call(backward, seed, seed if draws is None else draws, autocast_backward, output_edges)
+    runner = _Program(fn, state, backward, seed, seed if draws is None else draws, autocast_backward, output_edges)
     result.not_compared = (*state.not_compared, *(described(name, leaf) for name, leaf in leaves if is_opaque(leaf)))
     with preserved(state):
         if fp64:
-            _run_in_fp64(fn, copied, state, how, result)
-        elif rounding is not None:
-            with Rounded(rounding):
-                _run(fn, copied, state, how, result)
+            runner.run_in_fp64(copied, result)
         else:
-            _run(fn, copied, state, how, result, keep=keep)
+            with contextlib.nullcontext() if rounding is None else Rounded(rounding):
+                runner.run(copied, result, keep=keep)
     if fp64 and result.rng_consumed and result.exception is None:
-        result = _run_random_ops_in_fp64(fn, (inputs, kwargs), state, how) or result
+        result = runner.run_random_ops_in_fp64(inputs, kwargs) or result
     return result
 
 
-def _is_held(leaf: Any) -> bool:
-    return isinstance(leaf, _HELD) or is_object(leaf)
+@dataclass(frozen=True)
+class _Program:
+    """A program and its state, and how it is run; as the arguments of :func:`execute`."""
 
+    fn: Callable[..., Any]
+    state: ProgramState
+    backward: Backward
+    seed: int
+    draws: int
+    autocast_backward: bool
+    output_edges: bool
 
-def _run_in_fp64(
-    fn: Callable[..., Any],
-    copied: CopiedInputs,
-    state: ProgramState,
-    how: _Call,
-    result: Execution,
-) -> None:
-    with promoted(state), float64_everywhere():
-        _run(fn, copied, state, how, result)
-    if result.exception is not None:
-        result.fp64_unavailable_reason = f"the float64 run raised {_one_line(result.exception)}"
-    elif result.rng_consumed:
-        result.fp64_unavailable_reason = "the program draws random numbers, which differ between precisions"
+    def run_in_fp64(self, copied: CopiedInputs, result: Execution) -> None:
+        promote(entry.tensor for entry in self.state.tensors)
+        with float64_everywhere():
+            self.run(copied, result)
+        if result.exception is not None:
+            result.fp64_unavailable_reason = f"the float64 run raised {first_line(result.exception)}"
+        elif result.rng_consumed:
+            result.fp64_unavailable_reason = "the program draws random numbers, which differ between precisions"
 
+    def run_random_ops_in_fp64(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> Execution | None:
+        """Return the float64 run with the numbers that the program draws in its own precision; None if that fails."""
+        recorded, fp64 = Execution(), Execution()
+        with preserved(self.state), RecordedRandomOps() as is_random_op:
+            self.run(copy_inputs(inputs, self.state.is_state, kwargs=kwargs), recorded)
+        if recorded.exception is not None:
+            return None
+        with preserved(self.state), ReplayedRandomOps(is_random_op.recorded) as repeated:
+            self.run_in_fp64(copy_inputs(inputs, self.state.is_state, widen, kwargs), fp64)
+        return None if repeated.left or fp64.fp64_unavailable_reason else fp64
 
-def _run_random_ops_in_fp64(
-    fn: Callable[..., Any],
-    call: tuple[tuple[Any, ...], Mapping[str, Any] | None],
-    state: ProgramState,
-    how: _Call,
-) -> Execution | None:
-    """Return the float64 run with the numbers that the program draws in its own precision; None where that fails."""
-    recorded, fp64 = Execution(), Execution(fp64=True)
-    inputs, kwargs = call
-    with preserved(state), RecordedRandomOps() as is_random_op:
-        _run(fn, copy_inputs(inputs, state.is_state, kwargs=kwargs), state, how, recorded)
-    if recorded.exception is not None:
-        return None
-    with preserved(state), ReplayedRandomOps(is_random_op.recorded) as repeated:
-        _run_in_fp64(fn, copy_inputs(inputs, state.is_state, widen, kwargs), state, how, fp64)
-    return None if repeated.left or fp64.fp64_unavailable_reason else fp64
-
-
-def _one_line(error: Exception) -> str:
-    first = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {first[0][:200] if first else ''}"
-
-
-def _run(
-    fn: Callable[..., Any],
-    copied: CopiedInputs,
-    state: ProgramState,
-    how: _Call,
-    result: Execution,
-    *,
-    keep: bool = False,
-) -> None:
-    watched = copied.named + [(entry.label, entry.tensor) for entry in state.tensors]
-    leaves = copied.leaves + [(entry.label, entry.tensor) for entry in state.tensors if entry.tensor.is_leaf]
-    wants_grad = [(name, leaf) for name, leaf in leaves if leaf.requires_grad]
-    of_inputs = {name for name, _ in copied.named}
-    before = {name: Captured.of(tensor, attributes=name in of_inputs) for name, tensor in watched}
-    held = copied.held()
-    cuda = sorted({tensor.device.index for _, tensor in watched if tensor.device.type == "cuda"})
-    with _seeded(how.draws, copied, state, cuda, result):
-        with _rounded(result):
-            output = _call(fn, copied, result)
-        if result.exception is None:
-            flat = flatten_outputs(output)
-            leaves_out, result.structure, result.in_objects = flat.leaves, flat.structure, flat.in_objects
-            result.aliases = find_aliases(leaves_out, _with_new(watched, _tensors(copied.held())))
-            described = [(path, capture(leaf)) for path, leaf in leaves_out]
-            edges = _between_outputs(leaves_out, how, result)
+    def run(self, copied: CopiedInputs, result: Execution, *, keep: bool = False) -> None:
+        watched = [*copied.named, *((entry.label, entry.tensor) for entry in self.state.tensors)]
+        leaves = copied.leaves + [(entry.label, entry.tensor) for entry in self.state.tensors if entry.tensor.is_leaf]
+        wants_grad = [(name, leaf) for name, leaf in leaves if leaf.requires_grad]
+        of_inputs = {name for name, _ in copied.named}
+        before = {name: Captured.of(tensor, attributes=name in of_inputs) for name, tensor in watched}
+        held = copied.held()
+        cuda = sorted({tensor.device.index for _, tensor in watched if tensor.device.type == "cuda"})
+        with self._seeded(copied, cuda, result):
+            with _rounded(result):
+                output = self._call(copied, result)
             if result.exception is None:
-                _backpropagate(output, leaves_out, how, result)
-            result.outputs = tuple(described)
-    if _ran(result):
-        result.grads = {f"grad of {name}": _capture_grad(leaf) for name, leaf in wants_grad}
-    if result.exception is None:
-        result.grads |= edges
-    after = copied.held()
-    given, (own, changes) = {**dict(copied.named), **_tensors(after)}, state.now()
-    result.changes = {**changes_between(held, after), **changes}
-    result.notes = state.notes()
-    result.inputs_after = {name: Captured.of(tensor, attributes=True) for name, tensor in given.items()}
-    result.buffers_after = {label: Captured.of(tensor) for label, tensor in own.items()}
-    result.mutated = frozenset(
-        name
-        for name, value in {**result.inputs_after, **result.buffers_after}.items()
-        if name not in before or not value.same_as(before[name])
-    )
-    if keep and result.exception is None:
-        result.live = {path: leaf for path, leaf in leaves_out if isinstance(leaf, torch.Tensor)}
-        result.live |= {f"grad of {name}": leaf.grad for name, leaf in wants_grad if leaf.grad is not None}
-        result.live |= given
+                flat = FlatOutputs(output)
+                leaves_out, result.structure = flat.leaves, flat.structure
+                result.in_objects = frozenset(flat.in_objects)
+                # What arguments hold by now that they did not before the call may be aliased, too.
+                known = {id(tensor) for _, tensor in watched}
+                new = [(name, tensor) for name, tensor in _tensors(copied.held()).items() if id(tensor) not in known]
+                result.aliases = find_aliases(leaves_out, watched + new)
+                described = [(path, capture(leaf)) for path, leaf in leaves_out]
+                edges = self._between_outputs(leaves_out, result)
+                if result.exception is None:
+                    self._backpropagate(output, leaves_out, result)
+                result.outputs = tuple(described)
+        if result.exception is None:
+            if result.stage == "backward":
+                result.grads = {f"grad of {name}": _captured(leaf.grad) for name, leaf in wants_grad}
+            result.grads |= edges
+        after = copied.held()
+        given, (own, changes) = {**dict(copied.named), **_tensors(after)}, self.state.now()
+        result.changes = {**changes_between(held, after), **changes}
+        result.notes = self.state.notes()
+        result.inputs_after = {name: Captured.of(tensor, attributes=True) for name, tensor in given.items()}
+        result.buffers_after = {label: Captured.of(tensor) for label, tensor in own.items()}
+        result.mutated = frozenset(
+            name
+            for name, value in {**result.inputs_after, **result.buffers_after}.items()
+            if name not in before or not value.same_as(before[name])
+        )
+        if keep and result.exception is None:
+            result.live = {path: leaf for path, leaf in leaves_out if isinstance(leaf, torch.Tensor)}
+            result.live |= {f"grad of {name}": leaf.grad for name, leaf in wants_grad if leaf.grad is not None}
+            result.live |= given
+
+    def _call(self, copied: CopiedInputs, result: Execution) -> Any:
+        try:
+            output = self.fn(*copied.arguments, **copied.keywords)
+            if any(tensor.device.type == "cuda" for _, tensor in copied.named):
+                torch.cuda.synchronize()
+        except Exception as error:  # noqa: BLE001 - whatever the program raises is a result to be compared.
+            result.exception = error
+            return None
+        return output
+
+    @contextlib.contextmanager
+    def _seeded(self, copied: CopiedInputs, cuda: list[int], result: Execution) -> Iterator[None]:
+        leaves = named_leaves(copied.arguments, copied.keywords)
+        given = {name: leaf for name, leaf in leaves if isinstance(leaf, torch.Generator)} | self.state.generators()
+        with random_state_kept(), torch.random.fork_rng(devices=cuda):
+            seed_everything(self.draws)
+            before = _generators(given, cuda)
+            yield
+            after = _generators(given, cuda)
+            result.rng_consumed = frozenset(n for n, s in after.items() if not torch.equal(s, before[n]))
+            result.rng_after = {**after, "Python": random.getstate(), "numpy": pickle.dumps(numpy.random.get_state())}
+
+    def _backpropagate(self, output: Any, leaves: list[tuple[str, Any]], result: Execution) -> None:
+        backward = self.backward
+        if backward is False or not torch.is_grad_enabled():
+            return
+        differentiable = [leaf for _, leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        if callable(backward):
+            roots, cotangents = [backward(output)], None
+        elif not differentiable:
+            return
+        else:
+            roots, cotangents = differentiable, cotangents_for(differentiable, backward, self.seed)
+        result.stage = "backward"
+        try:
+            with contextlib.nullcontext() if self.autocast_backward else _without_autocast(), _rounded(result):
+                torch.autograd.backward(roots, cotangents)
+            if any(root.device.type == "cuda" for root in roots):
+                torch.cuda.synchronize()  # what goes wrong on the GPU is a result of the backward
+        except Exception as error:  # noqa: BLE001 - whatever the program's backward raises is a result to be compared.
+            result.exception = error
+
+    def _between_outputs(self, leaves: list[tuple[str, Any]], result: Execution) -> dict[str, Captured | None]:
+        """Return the gradient of each output with respect to each other one, None where no path leads there."""
+        outputs = [(path, leaf) for path, leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None]
+        found: dict[str, Captured | None] = {}
+        if not self.output_edges or not torch.is_grad_enabled():
+            return found
+        try:
+            for index, (path, root) in enumerate(outputs):
+                others = {name: leaf for name, leaf in outputs if leaf is not root}
+                if not others:
+                    continue
+                wanted, cotangent = list(others.values()), random_cotangent(root, self.seed, index)
+                with _without_autocast(), _rounded(result):
+                    grads = torch.autograd.grad(root, wanted, cotangent, retain_graph=True, allow_unused=True)
+                for name, grad in zip(others, grads, strict=True):
+                    found[f"grad of {name} from {path}"] = _captured(grad)
+        except Exception as error:  # noqa: BLE001 - as of the backward itself
+            result.exception, result.stage = error, "backward"
+        return found
 
 
 def _rounded(result: Execution) -> contextlib.AbstractContextManager[Any]:
-    return contextlib.nullcontext() if result.precision is None else rounding_to(result.precision)
+    return contextlib.nullcontext() if result.precision is None else RoundsOperands(result.precision)
+
+
+def _captured(tensor: torch.Tensor | None) -> Captured | None:
+    return None if tensor is None else Captured.of(tensor)
 
 
 def in_autocast() -> bool:
@@ -314,47 +342,6 @@ def _without_autocast() -> Iterator[None]:
         yield
 
 
-def _ran(result: Execution) -> bool:
-    return result.exception is None and result.stage == "backward"
-
-
-def _capture_grad(leaf: torch.Tensor) -> Captured | None:
-    return None if leaf.grad is None else Captured.of(leaf.grad)
-
-
-def _call(fn: Callable[..., Any], copied: CopiedInputs, result: Execution) -> Any:
-    try:
-        output = fn(*copied.arguments, **copied.keywords)
-        _synchronize(copied)
-    except Exception as error:  # noqa: BLE001 - whatever the program raises is a result to be compared.
-        result.exception = error
-        return None
-    return output
-
-
-def _synchronize(copied: CopiedInputs) -> None:
-    if any(tensor.device.type == "cuda" for _, tensor in copied.named):
-        torch.cuda.synchronize()
-
-
-@contextlib.contextmanager
-def _seeded(seed: int, copied: CopiedInputs, state: ProgramState, cuda: list[int], result: Execution) -> Iterator[None]:
-    leaves = named_leaves(copied.arguments, copied.keywords)
-    given = {name: leaf for name, leaf in leaves if isinstance(leaf, torch.Generator)} | state.generators()
-    python, of_numpy = random.getstate(), numpy.random.get_state()
-    with torch.random.fork_rng(devices=cuda):
-        seed_everything(seed)
-        before = _generators(given, cuda)
-        try:
-            yield
-            after = _generators(given, cuda)
-            result.rng_consumed = frozenset(n for n, s in after.items() if not torch.equal(s, before[n]))
-            result.rng_after = {**after, "Python": random.getstate(), "numpy": pickle.dumps(numpy.random.get_state())}
-        finally:
-            random.setstate(python)
-            numpy.random.set_state(of_numpy)
-
-
 def _generators(given: Mapping[str, torch.Generator], cuda: list[int]) -> dict[str, torch.Tensor]:
     devices = {"cpu": torch.get_rng_state(), **{f"cuda:{index}": torch.cuda.get_rng_state(index) for index in cuda}}
     return {**devices, **{name: generator.get_state() for name, generator in given.items()}}
@@ -362,55 +349,12 @@ def _generators(given: Mapping[str, torch.Generator], cuda: list[int]) -> dict[s
 
 def other_generators(first: Execution, second: Execution) -> list[str]:
     """Return the names of the random generators that two runs, which started alike, left in different states."""
-    return [name for name, state in first.rng_after.items() if not _same_state(state, second.rng_after.get(name))]
-
-
-def _same_state(first: Any, second: Any) -> bool:
-    if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
-        return bool(torch.equal(first, second))
-    return bool(first == second)
-
-
-def _backpropagate(output: Any, leaves: list[tuple[str, Any]], how: _Call, result: Execution) -> None:
-    backward = how.backward
-    if backward is False or not torch.is_grad_enabled():
-        return
-    differentiable = [leaf for _, leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-    if callable(backward):
-        roots, cotangents = [backward(output)], None
-    elif not differentiable:
-        return
-    else:
-        roots, cotangents = differentiable, cotangents_for(differentiable, backward, how.seed)
-    result.stage = "backward"
-    try:
-        with contextlib.nullcontext() if how.autocast_backward else _without_autocast(), _rounded(result):
-            torch.autograd.backward(roots, cotangents)
-        if any(root.device.type == "cuda" for root in roots):
-            torch.cuda.synchronize()  # what goes wrong on the GPU is a result of the backward
-    except Exception as error:  # noqa: BLE001 - whatever the program's backward raises is a result to be compared.
-        result.exception = error
-
-
-def _between_outputs(leaves: list[tuple[str, Any]], how: _Call, result: Execution) -> dict[str, Captured | None]:
-    """Return the gradient of each output with respect to each other one, None where no path leads from it to that."""
-    outputs = [(path, leaf) for path, leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None]
-    found: dict[str, Captured | None] = {}
-    if not how.output_edges or not torch.is_grad_enabled():
-        return found
-    try:
-        for index, (path, root) in enumerate(outputs):
-            others = [(name, leaf) for name, leaf in outputs if leaf is not root]
-            cotangent = random_cotangent(root, how.seed, index)
-            wanted = [leaf for _, leaf in others]
-            with _without_autocast(), _rounded(result):
-                grads = (
-                    torch.autograd.grad(root, wanted, cotangent, retain_graph=True, allow_unused=True) if others else ()
-                )
-            for (name, _), grad in zip(others, grads, strict=True):
-                found[f"grad of {name} from {path}"] = None if grad is None else Captured.of(grad)
-    except Exception as error:  # noqa: BLE001 - as of the backward itself
-        result.exception, result.stage = error, "backward"
+    found = []
+    for name, state in first.rng_after.items():
+        other = second.rng_after.get(name)
+        are_tensors = isinstance(state, torch.Tensor) and isinstance(other, torch.Tensor)
+        if not (torch.equal(state, other) if are_tensors else state == other):
+            found.append(name)
     return found
 
 
@@ -442,7 +386,12 @@ def _cotangent(output: torch.Tensor, generator: torch.Generator) -> torch.Tensor
     if output.is_nested and output.layout == torch.strided:
         return torch.nested.nested_tensor([_cotangent(part, generator) for part in output.unbind()])
     if hasattr(output, "__tensor_flatten__"):
-        return _like_subclass(output, lambda inner: _cotangent(inner, generator))
+        shell: Any = output
+        names, context = shell.__tensor_flatten__()
+        inside = {name: getattr(output, name) for name in names}
+        made = {name: _cotangent(one, generator) if is_float(one.dtype) else one for name, one in inside.items()}
+        around: torch.Tensor = shell.__tensor_unflatten__(made, context, output.shape, output.stride())
+        return around.detach()
     sixteenths = torch.randint(1, 33, output.shape, generator=generator)
     signs = torch.randint(0, 2, output.shape, generator=generator) * 2 - 1
     values = (sixteenths * signs).double() / 16
@@ -452,21 +401,5 @@ def _cotangent(output: torch.Tensor, generator: torch.Generator) -> torch.Tensor
     return torch.empty_like(output).copy_(values)
 
 
-def _like_subclass(output: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """Return a tensor of a subclass around tensors that ``make`` returns for the floating ones inside ``output``."""
-    shell: Any = output
-    names, context = shell.__tensor_flatten__()
-    inside = {name: getattr(output, name) for name in names}
-    made = {name: make(one) if one.is_floating_point() or one.is_complex() else one for name, one in inside.items()}
-    made_shell: torch.Tensor = shell.__tensor_unflatten__(made, context, output.shape, output.stride())
-    return made_shell.detach()
-
-
 def _tensors(held: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     return {name: leaf for name, leaf in held.items() if isinstance(leaf, torch.Tensor)}
-
-
-def _with_new(watched: list[tuple[str, torch.Tensor]], now: dict[str, torch.Tensor]) -> list[tuple[str, torch.Tensor]]:
-    """Return ``watched`` and what arguments hold by now that they did not before the call."""
-    known = {id(tensor) for _, tensor in watched}
-    return watched + [(name, tensor) for name, tensor in now.items() if id(tensor) not in known]

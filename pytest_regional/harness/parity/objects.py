@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import numpy
 import torch
 
 from pytest_regional._base.errors import RegionalError, RegionalValueError
@@ -32,22 +31,10 @@ _WHOLE = (
 _CONTAINERS = (Mapping, list, tuple, set, frozenset, deque)
 #: Objects of these packages belong to the machinery around a program, never to its state.
 _MACHINERY = (
-    *(
-        "_pytest",
-        "_thread",
-        "hypothesis",
-        "logging",
-        "pluggy",
-        "pytest",
-        "pytest_regional",
-        "threading",
-        "triton",
-        "unittest",
-        "weakref",
-    ),
+    *("_pytest", "_thread", "hypothesis", "logging", "pluggy", "pytest", "pytest_regional", "threading", "triton"),
+    *("unittest", "weakref"),
     *MACHINERY,
 )
-_DYNAMO = ("_dynamo", "_torchdynamo")
 #: How many values are looked at: of one object, and of all that a program reaches.
 LIMIT = 20_000
 
@@ -114,9 +101,9 @@ def walk(value: Any, path: str, limit: int | None = None) -> Iterator[tuple[str,
             waiting += [(f"{where}{step}", child) for step, child in reversed(_children(current))]
 
 
-def tensors_in(value: Any, path: str = "", limit: int | None = None) -> list[tuple[str, torch.Tensor]]:
+def tensors_in(value: Any, path: str = "") -> list[tuple[str, torch.Tensor]]:
     """Return every tensor inside ``value`` with its path; those of modules are the modules' business."""
-    return [(where, leaf) for where, leaf in walk(value, path, limit) if isinstance(leaf, torch.Tensor)]
+    return [(where, leaf) for where, leaf in walk(value, path) if isinstance(leaf, torch.Tensor)]
 
 
 def leaves_in(value: Any, name: str) -> dict[str, Any]:
@@ -133,8 +120,8 @@ def _children(value: Any) -> list[tuple[str, Any]]:
         found += [(f"[{index}]", item) for index, item in enumerate(elements(value))]
     # A dataclass that is a mapping as well holds the same values twice.
     known = {id(item) for _, item in found if not isinstance(item, PLAIN)}
-    attributes = ((name, item) for name, item in attributes_of(value).items() if not name.startswith(_DYNAMO))
-    return found + [(f".{name}", item) for name, item in attributes if id(item) not in known]
+    attributes = ((name, item) for name, item in attributes_of(value).items() if id(item) not in known)
+    return found + [(f".{name}", item) for name, item in attributes if not name.startswith(("_dynamo", "_torchdynamo"))]
 
 
 def attributes_of(value: Any) -> dict[str, Any]:
@@ -154,11 +141,6 @@ def _slots_of(cls: Any) -> tuple[str, ...]:
 
 #: Returns the names of the slots of a class and its bases.
 slots_of: Callable[[Any], tuple[str, ...]] = functools.lru_cache(maxsize=4096)(_slots_of)
-
-
-def object_leaves(named: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Return those of the named leaves of a pytree that are objects."""
-    return [(name, leaf) for name, leaf in named if is_object(leaf)]
 
 
 def copy_object(name: str, value: Any, memo: dict[int, Any]) -> Any:
@@ -185,26 +167,6 @@ def copy_object(name: str, value: Any, memo: dict[int, Any]) -> Any:
         ) from error
 
 
-__all__ = [
-    "LIMIT",
-    "PLAIN",
-    "RegionalValueError",
-    "attributes_of",
-    "copy_object",
-    "elements",
-    "is_machinery",
-    "is_machinery_name",
-    "is_object",
-    "is_opaque",
-    "leaves_in",
-    "object_leaves",
-    "size_of",
-    "slots_of",
-    "tensors_in",
-    "walk",
-]
-
-
 #: Dtypes that hold bits and know no operators, not even a copy.
 _BITS = frozenset(
     getattr(torch, name)
@@ -215,19 +177,16 @@ _BITS = frozenset(
     )
     if hasattr(torch, name)
 )
-_QUANTIZED = (torch.qint8, torch.quint8, torch.qint32)
 _INDICES = {
     torch.sparse_csr: ("crow_indices", "col_indices"),
     torch.sparse_csc: ("ccol_indices", "row_indices"),
     torch.sparse_bsr: ("crow_indices", "col_indices"),
     torch.sparse_bsc: ("ccol_indices", "row_indices"),
 }
-_OF_TENSOR = ("qscheme", "q_scale", "q_zero_point")
-_OF_CHANNELS = ("qscheme", "q_per_channel_axis", "q_per_channel_scales", "q_per_channel_zero_points")
 
 
-class UnreadableTensorError(RegionalError, ValueError):
-    """A tensor whose elements cannot be compared; the message says why."""
+class NotComparableError(RegionalError, ValueError, TypeError):
+    """A value, or the elements of a tensor, that nothing can be compared with; the message says why."""
 
 
 def has_arithmetic(tensor: torch.Tensor) -> bool:
@@ -239,15 +198,15 @@ def dense_value(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy of ``tensor``'s elements, strided: numbers, or bytes where the dtype knows no operators.
 
     Raises:
-        UnreadableTensorError: it has no elements, or PyTorch has no way to read them.
+        NotComparableError: it has no elements, or PyTorch has no way to read them.
     """
     if tensor.device.type == "meta":
-        raise UnreadableTensorError("on the meta device, where tensors have no values")
+        raise NotComparableError("on the meta device, where tensors have no values")
     try:
         return _elements(tensor.detach())
     except (RuntimeError, TypeError) as error:
         kind = type(tensor).__name__
-        raise UnreadableTensorError(f"a {kind} of {tensor.dtype} cannot be read: {first_line(error)}") from error
+        raise NotComparableError(f"a {kind} of {tensor.dtype} cannot be read: {first_line(error)}") from error
 
 
 def _elements(tensor: torch.Tensor) -> torch.Tensor:
@@ -255,7 +214,7 @@ def _elements(tensor: torch.Tensor) -> torch.Tensor:
         parts = [_elements(part).reshape(-1) for part in tensor.unbind()]
         return torch.cat(parts) if parts else torch.empty(0, dtype=tensor.dtype)
     if tensor.is_quantized:
-        if tensor.dtype not in _QUANTIZED:
+        if tensor.dtype not in (torch.qint8, torch.quint8, torch.qint32):
             raise TypeError("several elements share a byte")
         return tensor.int_repr()
     if tensor.dtype in _BITS:
@@ -267,11 +226,6 @@ def _elements(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone()
 
 
-def shape_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Return the shape; of a nested tensor the shapes of its parts."""
-    return tuple(tuple(part.shape) for part in tensor.unbind()) if tensor.is_nested else tuple(tensor.shape)
-
-
 def parts_of(tensor: torch.Tensor) -> dict[str, Any]:
     """Return, by what gives it, what describes the values besides the elements: which are stored, and the scale."""
     tensor = tensor.detach()
@@ -281,23 +235,8 @@ def parts_of(tensor: torch.Tensor) -> dict[str, Any]:
         return {f".{name}()": getattr(tensor, name)() for name in _INDICES[tensor.layout]}
     if not tensor.is_quantized:
         return {}
-    whole = tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric)
-    names = _OF_TENSOR if whole else _OF_CHANNELS
-    return {f".{name}()": getattr(tensor, name)() for name in names}
-
-
-#: How attributes begin that ``torch._dynamo.mark_dynamic`` and the like leave on a tensor (2.11 to 2.15).
-_OF_DYNAMO = ("_dynamo_", "_has_dynamo_")
-
-
-def python_attributes(tensor: torch.Tensor) -> dict[str, Any]:
-    """Return what Python code has set on ``tensor``; what Dynamo notes there is left out."""
-    return {f".{name}": value for name, value in vars(tensor).items() if not name.startswith(_OF_DYNAMO)}
-
-
-def of_array(array: Any) -> torch.Tensor | None:
-    """Return a copy of a numpy array or number as a tensor; None for dtypes that torch has not."""
-    try:
-        return torch.from_numpy(numpy.array(array))
-    except TypeError:
-        return None
+    if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+        names = ["q_scale", "q_zero_point"]
+    else:
+        names = ["q_per_channel_axis", "q_per_channel_scales", "q_per_channel_zero_points"]
+    return {f".{name}()": getattr(tensor, name)() for name in ("qscheme", *names)}

@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 import torch
 
-from pytest_regional.harness.parity.captured import Captured
 from pytest_regional.harness.parity.compare import compare
 from pytest_regional.harness.parity.execution import Execution, other_generators
 from pytest_regional.harness.parity.report import Mismatch
@@ -46,12 +45,9 @@ Values = Mapping[str, torch.Tensor]
 
 
 def random_mismatches(eager: Sequence[Execution], compiled: Sequence[Execution], again: Execution) -> list[Mismatch]:
-    """Return how runs of the compiled program, which draws by itself, differ from eager's.
+    """Return how runs of the compiled program, which draws by itself, differ from eager's with the same seeds.
 
-    Args:
-        eager: runs with different seeds. If one of them fails, nothing is said.
-        compiled: runs of the compiled program with the same seeds.
-        again: the first of these runs once more.
+    ``again`` is the first compiled run once more. If a run of eager's fails, nothing is said.
     """
     if any(run.exception is not None for run in eager):
         return []
@@ -63,8 +59,12 @@ def random_mismatches(eager: Sequence[Execution], compiled: Sequence[Execution],
     random = [name for name in values[0][0] if name in everywhere and _differ(values[0], name)]
     found = [one for one in _compared(eager[0], compiled[0]) if _is_never_so(one, eager, compiled)]
     found += _repeated(compiled[0], again)
-    if random:  # draws that no result needs may be left out
-        found += _moved(eager[0], compiled[0])
+    if random and compiled[0].rng_consumed != eager[0].rng_consumed:  # draws that no result needs may be left out
+        moves = [
+            ", ".join(f"the generator of {name}" for name in sorted(run.rng_consumed)) or "no generator"
+            for run in (compiled[0], eager[0])
+        ]
+        found.append(Mismatch("random state", "draws", f"compiled moves {moves[0]}, eager {moves[1]}"))
     if found:
         return found
     return [*_constant(random, *values), *_distributions(random, *values)]
@@ -89,36 +89,24 @@ def _is_never_so(mismatch: Mismatch, eager: Sequence[Execution], compiled: Seque
 
 
 def _values(run: Execution) -> dict[str, torch.Tensor]:
-    """Return what a run leaves that has values, by the names of reports."""
-    after = {name: value for name, value in {**run.inputs_after, **run.buffers_after}.items() if name in run.mutated}
-    named = {**dict(run.outputs), **run.grads, **after}
-    return {name: captured.value for name, captured in named.items() if isinstance(captured, Captured)}
+    """Return what a run makes or changes that has values, by the names of reports."""
+    unchanged = {*run.inputs_after, *run.buffers_after} - run.mutated
+    return {name: captured.value for name, captured in run.tensors().items() if name not in unchanged}
 
 
 def _differ(runs: Sequence[Values], name: str) -> bool:
     return any(not same_bytes(runs[0][name], run[name]) for run in runs)
 
 
-def _moved(eager: Execution, compiled: Execution) -> Iterator[Mismatch]:
-    if compiled.rng_consumed != eager.rng_consumed:
-        detail = f"compiled moves {_named(compiled.rng_consumed)}, eager {_named(eager.rng_consumed)}"
-        yield Mismatch("random state", "draws", detail)
-
-
 def _repeated(first: Execution, again: Execution) -> Iterator[Mismatch]:
     """Yield what differs between two runs with one seed."""
     for name in other_generators(first, again):
-        yield Mismatch(
-            "random state", "draws", f"one seed, set twice, leaves two states of the random generator {name!r}"
-        )
+        detail = f"one seed, set twice, leaves two states of the random generator {name!r}"
+        yield Mismatch("random state", "draws", detail)
     repeated = _values(again)
     for name, value in _values(first).items():
         if name not in repeated or not same_bytes(value, repeated[name]):
             yield Mismatch(name, "draws", "with one seed, the compiled program draws other numbers the second time")
-
-
-def _named(generators: frozenset[str]) -> str:
-    return ", ".join(f"the generator of {name}" for name in sorted(generators)) or "no generator"
 
 
 def _constant(random: Sequence[str], eager: Sequence[Values], compiled: Sequence[Values]) -> Iterator[Mismatch]:
@@ -214,8 +202,12 @@ def probability(first: Sequence[float], second: Sequence[float], near: float = 0
     It is that of the two-sample test of Kolmogorov and Smirnov: exact for a distribution without ties, an upper bound
     for others. Numbers at most ``near`` apart count as equal.
     """
-    farthest = max(_lead(first, second, near), _lead(second, first, near))
-    return float(min(Fraction(1), _tail(len(first), farthest)))
+    count, lead = len(first), max(_lead(first, second, near), _lead(second, first, near))
+    if lead <= 0:
+        return 1.0
+    # The probability that one leads by so much or more, by reflection.
+    paths = sum((-1) ** (turn - 1) * math.comb(2 * count, count - turn * lead) for turn in range(1, count // lead + 1))
+    return float(min(Fraction(1), Fraction(2 * paths, math.comb(2 * count, count))))
 
 
 def _lead(first: Sequence[float], second: Sequence[float], near: float) -> int:
@@ -225,17 +217,6 @@ def _lead(first: Sequence[float], second: Sequence[float], near: float) -> int:
     )
 
 
-def _tail(count: int, lead: int) -> Fraction:
-    """Return the probability that of two samples of ``count`` elements one leads by ``lead`` or more, by reflection."""
-    if lead <= 0:
-        return Fraction(1)
-    paths = sum((-1) ** (turn - 1) * math.comb(2 * count, count - turn * lead) for turn in range(1, count // lead + 1))
-    return Fraction(2 * paths, math.comb(2 * count, count))
-
-
 def reseeded(seed: int, run: int) -> int:
     """Return the seed of one of the runs."""
     return (seed + 7919 * run) % 2**63
-
-
-__all__ = ["FALSE_ALARM", "RUNS", "Key", "Statistic", "probability", "random_mismatches", "reseeded", "statistics"]

@@ -5,37 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from pytest_regional._base.errors import RegionalError
 from pytest_regional._base.text import SHOWN_MISMATCHES, plural
 from pytest_regional.harness.blame.culprit import Culprit
 from pytest_regional.harness.codegen.kernels import CodePlace
 from pytest_regional.harness.parity.execution import Execution
-from pytest_regional.harness.parity.noise import Noise
-from pytest_regional.harness.parity.tolerance import Errors, Tolerance, ValueEvidence, Verdict
-
-KINDS = (
-    "value",
-    "nan",
-    "dtype",
-    "shape",
-    "stride",
-    "device",
-    "requires_grad",
-    "alias",
-    "structure",
-    "exception",
-    "missing-grad",
-    "overwritten",
-    "draws",
-    "distribution",
-)
+from pytest_regional.harness.parity.tolerance import Errors, ValueEvidence
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """One difference: ``where`` ("output[0]['h']", "grad of input 1", ...), ``kind`` (of ``KINDS``), a sentence."""
+    """One difference: ``where`` ("output[0]['h']", "grad of input 1", ...), its kind, a sentence.
+
+    Kinds are "value", "nan", "dtype", "shape", "stride", "device", "requires_grad", "alias", "structure", "exception",
+    "missing-grad", "overwritten", "draws" and "distribution".
+    """
 
     where: str
     kind: str
@@ -54,41 +40,6 @@ class Mismatch:
 #: What the places of a second call begin with.
 SECOND_CALL = "second call, on fresh inputs: "
 
-MismatchT = TypeVar("MismatchT", bound=Mismatch)
-
-
-class Comparison:
-    """What is found when many tensors are compared; subclasses say which, and :meth:`judged` adds each verdict."""
-
-    def __init__(self, tolerance: Tolerance, noise: Noise | None) -> None:
-        self.tolerance, self.noise = tolerance, noise
-        self.mismatches: list[Mismatch] = []
-        self.may_be_rounding = False
-        self.rounding_only: list[str] = []
-        self.compared = 0
-        self.anchored = False
-        self.worst_ratio, self.worst_where = 0.0, ""
-        self.errors: dict[str, Errors] = {}
-
-    def add(self, where: str, kind: str, detail: str, evidence: ValueEvidence | None = None) -> None:
-        """Add a difference."""
-        self.mismatches.append(Mismatch(where, kind, detail, evidence))
-
-    def judged(self, where: str, verdict: Verdict, count: bool = True) -> None:
-        """Add what the values of one tensor are worth."""
-        self.compared += count
-        self.anchored |= verdict.anchored
-        if verdict.errors is not None:
-            self.errors[where] = verdict.errors
-        if verdict.ratio > self.worst_ratio:
-            self.worst_ratio, self.worst_where = verdict.ratio, where
-        if verdict.rounding_only:
-            self.rounding_only.append(where)
-        for found in verdict.evidence:
-            detail = describe_values(found) + ("; rounding only: no digit of it is known" * verdict.rounding_only)
-            self.add(where, found.kind, detail, found)
-            self.may_be_rounding |= found.kind == "value" and self.tolerance.uses_fp64
-
 
 def excess(mismatch: Mismatch) -> float:
     """Return the error over the allowed error; infinity of a difference without a number, such as one of shapes."""
@@ -98,18 +49,15 @@ def excess(mismatch: Mismatch) -> float:
     return evidence.candidate_error / evidence.allowed
 
 
-def worst_first(mismatches: Iterable[MismatchT]) -> list[MismatchT]:
+def worst_first(mismatches: Iterable[Mismatch]) -> list[Mismatch]:
     """Return the mismatches: those of a second call last, and those without a number before the others."""
     return sorted(mismatches, key=lambda one: (one.where.startswith(SECOND_CALL), -excess(one)))
 
 
 def answer(subject: str, mismatches: Sequence[Mismatch], compared: int) -> str:
-    """Return the line that a failure begins with: what differs, how much of it, and the worst difference.
+    """Return the line that a failure begins with: what differs, how many of all tensors, and the worst difference.
 
-    Args:
-        subject: what differs, such as "region 'ffn'".
-        mismatches: at least one.
-        compared: how many tensors were compared.
+    ``subject`` is what differs, such as "region 'ffn'".
     """
     places = len({mismatch.place for mismatch in mismatches})
     ordered = worst_first(mismatches)
@@ -251,15 +199,13 @@ def describe_values(evidence: ValueEvidence) -> str:
         values += f", float64 {_number(evidence.fp64)}"
     if evidence.kind == "nan":
         return f"NaN or infinity differs in {share}; first {at}: {values}"
-    narrow = f"; all are numbers of {evidence.computed_in}, eager's are not" if evidence.computed_in else ""
-    return f"{share} differ; worst {at}: {values}; {_errors(evidence)}{narrow}"
-
-
-def _errors(evidence: ValueEvidence) -> str:
-    limit = "no difference allowed" if evidence.allowed is None else f"allowed {evidence.allowed:.4g}"
     if evidence.fp64 is None:
-        return f"error against eager {evidence.candidate_error:.4g}, {limit}"
-    return f"error against float64: compiled {evidence.candidate_error:.4g}, eager {evidence.eager_error:.4g}, {limit}"
+        errors = f"error against eager {evidence.candidate_error:.4g}"
+    else:
+        errors = f"error against float64: compiled {evidence.candidate_error:.4g}, eager {evidence.eager_error:.4g}"
+    limit = "no difference allowed" if evidence.allowed is None else f"allowed {evidence.allowed:.4g}"
+    narrow = f"; all are numbers of {evidence.computed_in}, eager's are not" if evidence.computed_in else ""
+    return f"{share} differ; worst {at}: {values}; {errors}, {limit}{narrow}"
 
 
 def _number(value: Any) -> str:

@@ -121,9 +121,8 @@ class _Items(Holder):
 
     def read(self) -> dict[Any, Any]:
         if isinstance(self.thing, dict):
-            return dict(
-                OrderedDict.items(self.thing) if isinstance(self.thing, OrderedDict) else dict.items(self.thing)
-            )
+            kind = OrderedDict if isinstance(self.thing, OrderedDict) else dict
+            return dict(kind.items(self.thing))
         items = elements(self.thing)
         return {item: item for item in items} if isinstance(self.thing, set) else dict(enumerate(items))
 
@@ -161,10 +160,11 @@ class _ClassAttributes(Holder):
     """The data among the attributes of a class."""
 
     def read(self) -> dict[Any, Any]:
+        found = {name: value for name, value in vars(self.thing).items() if not name.startswith(_NOT_STATE)}
         return {
             name: value
-            for name, value in vars(self.thing).items()
-            if not name.startswith(_NOT_STATE) and _is_data(value)
+            for name, value in found.items()
+            if isinstance(value, (*PLAIN, types.NoneType)) or (is_object(value) and not hasattr(type(value), "__get__"))
         }
 
     def write(self) -> None:
@@ -207,25 +207,21 @@ class _Closure(Holder):
 
 
 class _Generator(Holder):
-    """The state of a random generator."""
+    """The state of a random generator: one of torch's, or a ``random.Random``, which Python keeps in C."""
 
     def read(self) -> dict[Any, Any]:
-        before, now = getattr(self, "before", {}).get("state"), bytes(self.thing.get_state().numpy())
+        if isinstance(self.thing, torch.Generator):
+            now = bytes(self.thing.get_state().numpy())
+        else:
+            now = pickle.dumps(self.thing.getstate())
+        before = getattr(self, "before", {}).get("state")
         return {"state": before if now == before else now}
 
     def write(self) -> None:
-        self.thing.set_state(torch.frombuffer(bytearray(self.before["state"]), dtype=torch.uint8))
-
-
-class _PythonGenerator(Holder):
-    """The state of a ``random.Random``, which Python keeps in C."""
-
-    def read(self) -> dict[Any, Any]:
-        before, now = getattr(self, "before", {}).get("state"), pickle.dumps(self.thing.getstate())
-        return {"state": before if now == before else now}
-
-    def write(self) -> None:
-        self.thing.setstate(pickle.loads(self.before["state"]))
+        if isinstance(self.thing, torch.Generator):
+            self.thing.set_state(torch.frombuffer(bytearray(self.before["state"]), dtype=torch.uint8))
+        else:
+            self.thing.setstate(pickle.loads(self.before["state"]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,7 +251,7 @@ class ProgramState:
         known = {id(entry.tensor) for entry in self.tensors}
         tensors = {entry.label: entry.tensor for entry in self.tensors}
         changes: dict[str, Change] = {}
-        for holder in (one for one in self.holders if not isinstance(one, _Generator)):
+        for holder in (one for one in self.holders if not isinstance(one.thing, torch.Generator)):
             before, now = holder.before, holder.read()
             keys = () if _same(before, now) or holder.grew() else {**before, **now}
             for key in (key for key in keys if before.get(key, ABSENT) is not now.get(key, ABSENT)):
@@ -269,7 +265,7 @@ class ProgramState:
 
     def generators(self) -> dict[str, torch.Generator]:
         """Return the random generators that the program holds itself, by name."""
-        return {holder.path: holder.thing for holder in self.holders if isinstance(holder, _Generator)}
+        return {holder.path: holder.thing for holder in self.holders if isinstance(holder.thing, torch.Generator)}
 
     def notes(self) -> tuple[str, ...]:
         """Return the lists that the program added to while it, or a test, told eager from compiled runs."""
@@ -284,10 +280,8 @@ def changes_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict
     """Return by name which of two sets of leaves differ; of two tensors only that both are there."""
     found = {}
     for name in {**before, **after}:
-        old, new = (
-            A_TENSOR if isinstance(leaf, torch.Tensor) else leaf
-            for leaf in (before.get(name, ABSENT), after.get(name, ABSENT))
-        )
+        leaves = before.get(name, ABSENT), after.get(name, ABSENT)
+        old, new = (A_TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
         if old is not new:
             found[name] = Change(old, new)
     return found
@@ -320,10 +314,6 @@ def names_in(code: types.CodeType) -> frozenset[str]:
     """Return the names of global variables and attributes in code, that of functions inside it included."""
     inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
     return frozenset(code.co_names).union(*map(names_in, inner))
-
-
-def _is_data(value: Any) -> bool:
-    return isinstance(value, (*PLAIN, types.NoneType)) or (is_object(value) and not hasattr(type(value), "__get__"))
 
 
 def _is_users(module: object) -> bool:
@@ -410,7 +400,7 @@ class _Search:
         elif isinstance(value, torch.Generator):
             self.holders.append(_Generator(value, path))
         elif isinstance(value, random.Random):
-            self.holders.append(_PythonGenerator(value, path, kind))
+            self.holders.append(_Generator(value, path, kind))
         elif isinstance(value, functools.partial):
             for key, argument in (*enumerate(value.args), *value.keywords.items()):
                 self._push(_CAPTURED, f"{path}.{key}".strip("."), argument, calls)
@@ -512,8 +502,10 @@ class _SavedTensor:
             self.tensor.grad = None
         if self.alias.is_nested or self.alias.layout != torch.strided:
             self.tensor.data = self.value
-        elif self.tensor.dtype != self.alias.dtype or not _same_memory(self.tensor.data, self.alias):
-            self.tensor.data = self.alias
+        else:
+            now, then = ((one.dtype, one.data_ptr(), one.shape, one.stride()) for one in (self.tensor.data, self.alias))
+            if now != then:
+                self.tensor.data = self.alias
         if not same_bytes(self.tensor.data, self.value):
             self.alias.copy_(self.value)
         if self.tensor.is_leaf:
@@ -536,23 +528,15 @@ def preserved(state: ProgramState) -> Iterator[None]:
             entry.restore()
 
 
-@contextmanager
-def promoted(state: ProgramState) -> Iterator[None]:
-    """Hold every low-precision tensor of ``state`` in float64 in the body; :func:`preserved` around it undoes that.
+def promote(tensors: Iterable[torch.Tensor]) -> None:
+    """Hold every low-precision one of ``tensors`` in float64; :func:`preserved` around it undoes that.
 
     The tensors keep their identity (only ``.data`` is exchanged), so tied weights and captured tensors follow along.
     """
-    for entry in state.tensors:
-        wide = LOW_PRECISION_TO_FP64.get(entry.tensor.dtype)
+    for tensor in tensors:
+        wide = LOW_PRECISION_TO_FP64.get(tensor.dtype)
         if wide is not None:
-            entry.tensor.data = entry.tensor.data.to(wide)
-    yield
-
-
-def _same_memory(first: torch.Tensor, second: torch.Tensor) -> bool:
-    return bool(
-        first.data_ptr() == second.data_ptr() and first.shape == second.shape and first.stride() == second.stride()
-    )
+            tensor.data = tensor.data.to(wide)
 
 
 def raw_bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ by more than these defaults, was computed in that dtype: it gets no more, howeve
 A tensor of at most 16 elements is also given what ``dtype`` gives: the largest of a handful of errors says little
 about eager's noise (measured: a mean over 4,096 float32 numbers, summed in another order, alarmed in 4.7 % of runs; of
 60,000 gradients of 16 elements of a small feed-forward block, 6 alarmed; of 70,000 with 32 or 512 elements, none).
-What rounding does to eager, measured in runs that are rounded otherwise (``noise``), widens that. One and
+What rounding does to eager, measured in runs that are rounded otherwise (:class:`Noise`), widens that. One and
 a half times the largest error of those runs is allowed, where that is more: eager's own error was luck, or rounding
 decides on which side of a kink a value falls. On the whole, as a root mean square, the error may then be one and a
 half times the largest of those runs too, and 0.4 of the tensor. A tensor whose float64 values are all below
@@ -28,14 +28,19 @@ Of a backend that computes in a coarser precision, the error that eager has in t
 from __future__ import annotations
 
 import difflib
+import functools
 import math
+import statistics
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
-from pytest_regional.harness.parity.fp64_reference import Precision
-from pytest_regional.harness.parity.state import raw_bytes
+from pytest_regional.harness.parity.captured import Captured
+from pytest_regional.harness.parity.execution import Execution
+from pytest_regional.harness.parity.precision import Precision, is_float, ulp
+from pytest_regional.harness.parity.state import raw_bytes, same_bytes
 
 LEVELS = ("close", "dtype", "bitwise")
 #: What other tools call the levels; the spelling of none of these is near the name of the level that is meant.
@@ -58,13 +63,7 @@ DEFAULT_TOLERANCES: dict[torch.dtype, tuple[float, float]] = {
     torch.bfloat16: (1.6e-2, 1e-5),
     torch.float32: (1.3e-6, 1e-5),
     torch.float64: (1e-7, 1e-7),
-    torch.complex32: (1e-3, 1e-5),
-    torch.complex64: (1.3e-6, 1e-5),
-    torch.complex128: (1e-7, 1e-7),
 }
-#: Narrower dtypes in which a result may have been computed; what that costs float64, its tolerance shows.
-_NARROWER = {torch.float32: (torch.bfloat16, torch.float16)}
-_REAL_OF = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
 
 
 @dataclass(frozen=True)
@@ -84,9 +83,22 @@ class Tolerance:
             TypeError: for a tolerance that is no number.
         """
         if level not in LEVELS:
-            raise ValueError(f"level={level!r} is unknown; the levels are {', '.join(LEVELS)}.{_meant(str(level))}")
-        for name, value in (("rtol", rtol), ("atol", atol)):
-            _check_number(name, value, level)
+            word = str(level).lower()
+            near = [_OTHER_NAMES[word]] if word in _OTHER_NAMES else difflib.get_close_matches(word, LEVELS, n=1)
+            meant = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"level={level!r} is unknown; the levels are {', '.join(LEVELS)}.{meant}")
+        given: dict[str, Any] = {"rtol": rtol, "atol": atol}
+        for name, value in given.items():
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise TypeError(f"{name}={value!r} must be a number, not {type(value).__name__}")
+            if math.isnan(value) or value < 0:
+                raise ValueError(f"{name}={value!r} must not be negative or NaN")
+            if level == "bitwise":
+                raise ValueError(
+                    f"{name}={value!r} contradicts level='bitwise', which allows no difference; leave one out"
+                )
         return cls(level, rtol, atol)
 
     @property
@@ -98,40 +110,6 @@ class Tolerance:
     def uses_fp64(self) -> bool:
         """True where the rule is earned from a float64 run."""
         return self.level == "close" and not self.explicit
-
-    def constants(self, dtype: torch.dtype) -> tuple[float, float]:
-        """Return ``(rtol, atol)`` for ``dtype``; a number the user left out is that of ``assert_close``."""
-        rtol, atol = DEFAULT_TOLERANCES.get(dtype, (_float_epsilon(dtype), 0.0))
-        return (rtol if self.rtol is None else self.rtol), (atol if self.atol is None else self.atol)
-
-
-def _meant(level: str) -> str:
-    word = level.lower()
-    near = [_OTHER_NAMES[word]] if word in _OTHER_NAMES else difflib.get_close_matches(word, LEVELS, n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""
-
-
-def _check_number(name: str, value: Any, level: str) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name}={value!r} must be a number, not {type(value).__name__}")
-    if math.isnan(value) or value < 0:
-        raise ValueError(f"{name}={value!r} must not be negative or NaN")
-    if level == "bitwise":
-        raise ValueError(f"{name}={value!r} contradicts level='bitwise', which allows no difference; leave one out")
-
-
-def _float_epsilon(dtype: torch.dtype) -> float:
-    return float(torch.finfo(dtype).eps) if dtype.is_floating_point else 0.0
-
-
-def ulp(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return the spacing of floating ``dtype`` at the magnitude of each float64 element of ``values``."""
-    info = torch.finfo(dtype)
-    magnitude = values.abs().clamp(min=info.tiny, max=info.max).nan_to_num(info.tiny)
-    exponent = torch.frexp(magnitude).exponent - 1
-    return torch.ldexp(torch.full_like(magnitude, info.eps), exponent)
 
 
 @dataclass(frozen=True)
@@ -191,19 +169,105 @@ class Verdict:
     ``errors`` are known for floats that are not compared by their bits. ``rounding_only``: the tensor holds no digit.
     """
 
-    evidence: tuple[ValueEvidence, ...]
-    ratio: float
-    anchored: bool
+    evidence: tuple[ValueEvidence, ...] = ()
+    ratio: float = 0.0
+    anchored: bool = False
     errors: Errors | None = None
     rounding_only: bool = False
 
 
-class Exactness(NamedTuple):
-    """What is known of a tensor whose elements every correct implementation computes alike.
+Tensors = Mapping[str, torch.Tensor]
+NoiseSource = Callable[[int], "Noise"]
+"""Makes so many runs when it is asked, which most comparisons never do."""
+
+
+@dataclass(frozen=True, eq=False)
+class Noise:
+    """How large the rounding of an eager program is: results of runs on one set of inputs, each rounded otherwise.
+
+    Eager's distance from a float64 run is one sample of what rounding does to a tensor. It says too little in three
+    cases:
+
+    * There is no float64 run.
+    * The value is zero in theory (the gradient of a bias before a normalization, or of the bias of attention's keys):
+      what is left of cancelling terms is several times as much in another order of the same sums.
+    * Rounding decides on which side of a kink a value falls (ReLU, a maximum), which moves a gradient by a whole row;
+      or it was lucky. Under bfloat16 autocast the same sums, rounded otherwise, leave 2 to 10 times as much in small
+      models.
 
     Attributes:
-        zeros: whether zeros have the same sign as well.
+        runs: the floating tensors of each run, by the names that reports give them.
+        scale: the largest magnitude of any floating tensor of the plain eager run.
     """
+
+    runs: tuple[Tensors, ...]
+    scale: float
+
+    @classmethod
+    def source(cls, eager: Tensors, run: Callable[[int], Tensors | None]) -> NoiseSource:
+        """Return what calls ``run`` with as many seeds as asked, with each once; a run of None says nothing."""
+        scale = max((_size(same_as_real(value)) for value in eager.values()), default=0.0)
+        once = functools.cache(run)
+
+        def measure(count: int) -> Noise:
+            runs = (once(seed) for seed in range(1, count + 1))
+            return cls(tuple(one for one in runs if one is not None), scale)
+
+        return measure
+
+    @classmethod
+    def source_of_executions(cls, eager: Execution, run: Callable[[int], Execution]) -> NoiseSource:
+        """Return :meth:`source` of what is executed; runs that chose or raised otherwise than ``eager`` say nothing."""
+
+        def floats(seed: int) -> Tensors | None:
+            one = run(seed)
+            if one.exception is not None or one.structure != eager.structure:
+                return None
+            pairs = zip(eager.outputs, one.outputs, strict=True)
+            return _floats(one) if all(_alike(first, second) for (_, first), (_, second) in pairs) else None
+
+        return cls.source(_floats(eager), floats)
+
+    def of(self, where: str, eager: torch.Tensor, fp64: torch.Tensor | None) -> Rounding | None:
+        """Return how far rounding moves the tensor called ``where``; None from fewer than three runs."""
+        if not is_float(eager.dtype):
+            return None
+        reference = same_as_real(eager if fp64 is None else fp64)
+        runs = [same_as_real(run[where]) for run in self.runs if where in run]
+        moved = [run - reference for run in runs if run.shape == reference.shape]
+        if len(moved) < 3:
+            return None
+        largest, size = [_size(one) for one in moved], _size(reference)
+        usual = statistics.median(largest)
+        # A float64 program may narrow values itself, or leave a few digits of terms that cancel.
+        wide = eager.dtype in (torch.float64, torch.complex128)
+        limit = self.scale if wide or _without_digits(size, usual) else size
+        only_rounding = usual <= limit * math.sqrt(torch.finfo(torch.float32 if wide else eager.dtype).eps)
+        return Rounding(usual if only_rounding else None, max(largest), max(map(_root_mean_square, moved)))
+
+
+def dtype_of_number(value: float | complex) -> torch.dtype:
+    """Return the dtype that holds a number of Python's."""
+    return torch.complex128 if isinstance(value, complex) else torch.float64
+
+
+def _floats(execution: Execution) -> dict[str, torch.Tensor]:
+    """Return every floating tensor of an execution under the name that reports give it."""
+    floats = {name: one.value for name, one in execution.tensors().items() if is_float(one.dtype)}
+    numbers = {name: value for name, value in execution.outputs if isinstance(value, float | complex)}
+    return {**floats, **{name: torch.tensor(value, dtype=dtype_of_number(value)) for name, value in numbers.items()}}
+
+
+def _alike(first: object, second: object) -> bool:
+    if not isinstance(first, Captured) or not isinstance(second, Captured):
+        return type(first) is type(second)
+    if first.shape != second.shape or first.dtype != second.dtype:
+        return False
+    return is_float(first.dtype) or same_bytes(first.value, second.value)
+
+
+class Exactness(NamedTuple):
+    """Says that every correct implementation computes the elements of a tensor alike; the signs of ``zeros``, too."""
 
     zeros: bool
 
@@ -224,66 +288,50 @@ def judge(
     noise: Rounding | None = None,
     exact: Exactness | None = None,
 ) -> Verdict:
-    """Compare two tensors of one shape.
+    """Compare a tensor of the compiled program with eager's of one shape, and with that of a float64 run, if any.
 
-    Args:
-        tolerance: the level, or the user's numbers.
-        candidate: of the compiled program.
-        eager: of the eager program.
-        fp64: of the float64 run, if there is one.
-        coarse: what eager makes at the coarser precision in which the backend computes, if it does.
-        noise: how far rounding moves the eager tensor, where that was measured.
-        exact: what is known of elements that all correct implementations compute alike; then none may differ.
+    ``coarse`` is what eager makes at the precision of a backend that computes in a coarser one. ``noise`` is how far
+    rounding moves the eager tensor, where that was measured. With ``exact``, all correct implementations compute the
+    elements alike, and none may differ.
     """
     candidate = candidate.to(eager.device)
     fp64 = None if fp64 is None or fp64.shape != eager.shape else fp64.to(eager.device)
     if eager.numel() == 0:
-        return Verdict((), 0.0, False)
+        return Verdict()
     if tolerance.level == "bitwise":
-        return _judge_bytes(candidate, eager, fp64)
+        candidate = candidate.to(eager.dtype)
+        differs = (raw_bytes(candidate) != raw_bytes(eager)).any(dim=1).reshape(eager.shape)
+        return _verdict(differs, differs.double(), (candidate, eager, fp64), None)
     if exact is not None and coarse is None and not tolerance.explicit:
         return _judge_values(candidate, eager, zeros=exact.zeros)
-    if not (eager.is_floating_point() or eager.is_complex()):
-        if _flips(coarse, eager) and not tolerance.explicit:
-            return Verdict((), 0.0, False)
-        return _judge_exact(tolerance, candidate, eager)
-    return _judge_floats(tolerance, candidate, eager, fp64, coarse, noise)
+    if is_float(eager.dtype):
+        return _judge_floats(tolerance, candidate, eager, fp64, coarse, noise)
+    at_coarse = None if coarse is None or tolerance.explicit else coarse.value
+    if at_coarse is not None and at_coarse.shape == eager.shape and not torch.equal(at_coarse.to(eager.device), eager):
+        return Verdict()  # a comparison or a choice of eager's ends otherwise in the backend's precision
+    return _judge_exact(tolerance, candidate, eager)
 
 
-def _flips(coarse: Coarse | None, eager: torch.Tensor) -> bool:
-    """Say whether a comparison or a choice of eager's ends otherwise in the backend's precision."""
-    if coarse is None or coarse.value is None or coarse.value.shape != eager.shape:
-        return False
-    return not torch.equal(coarse.value.to(eager.device), eager)
+_Values = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
 
 
-def _judge_bytes(candidate: torch.Tensor, eager: torch.Tensor, fp64: torch.Tensor | None) -> Verdict:
-    if candidate.dtype != eager.dtype:
-        candidate = candidate.to(eager.dtype)
-    differs = (raw_bytes(candidate) != raw_bytes(eager)).any(dim=1).reshape(eager.shape)
+def _verdict(differs: torch.Tensor, error: torch.Tensor, values: _Values, allowed: torch.Tensor | None) -> Verdict:
+    """Return the verdict over values that are right or wrong, however large the difference."""
     if not bool(differs.any()):
-        return Verdict((), 0.0, False)
-    found = _evidence("value", differs, differs.double(), (candidate, eager, fp64), None)
-    return Verdict((found,), math.inf, False)
+        return Verdict()
+    return Verdict((_evidence("value", differs, error, values, allowed),), math.inf)
 
 
 def _judge_values(candidate: torch.Tensor, eager: torch.Tensor, *, zeros: bool) -> Verdict:
     """Allow no difference but between NaNs, and between 0.0 and -0.0 unless ``zeros`` counts those."""
     c, e = same_as_real(candidate, eager.is_complex()), same_as_real(eager)
-    if not (eager.is_floating_point() or eager.is_complex()):
+    if not is_float(eager.dtype):
         c, e = candidate, eager  # float64 does not hold all integers of 64 bits
-    elif zeros:
-        c, e = torch.stack((c, _signs_of_zeros(c)), -1), torch.stack((e, _signs_of_zeros(e)), -1)
     differs = (c != e) & ~(c.isnan() & e.isnan())
+    if zeros and is_float(eager.dtype):
+        differs |= (c == 0) & (e == 0) & (c.signbit() != e.signbit())
     differs = differs.reshape(*eager.shape, -1).any(-1)
-    if not bool(differs.any()):
-        return Verdict((), 0.0, False)
-    found = _evidence("value", differs, differs.double(), (candidate, eager, None), torch.zeros(eager.shape))
-    return Verdict((found,), math.inf, False)
-
-
-def _signs_of_zeros(values: torch.Tensor) -> torch.Tensor:
-    return torch.where(values == 0, values.signbit().double(), 0.0)
+    return _verdict(differs, differs.double(), (candidate, eager, None), torch.zeros(eager.shape))
 
 
 def _judge_exact(tolerance: Tolerance, candidate: torch.Tensor, eager: torch.Tensor) -> Verdict:
@@ -295,10 +343,9 @@ def _judge_exact(tolerance: Tolerance, candidate: torch.Tensor, eager: torch.Ten
         allowed = atol + rtol * eager.double().abs()
         differs = (candidate.double() - eager.double()).abs() > allowed
     if not bool(differs.any()):
-        return Verdict((), 0.0, False)
+        return Verdict()
     error = torch.where(differs, (candidate.double() - eager.double()).abs().clamp(min=1e-300), 0.0)
-    found = _evidence("value", differs, error, (candidate, eager, None), allowed)
-    return Verdict((found,), math.inf, False)
+    return _verdict(differs, error, (candidate, eager, None), allowed)
 
 
 def _judge_floats(
@@ -309,30 +356,33 @@ def _judge_floats(
     coarse: Coarse | None,
     noise: Rounding | None,
 ) -> Verdict:
-    dtype = _REAL_OF.get(eager.dtype, eager.dtype)
+    dtype = eager.dtype.to_real()
     coarse = coarse if coarse is not None and coarse.precision.is_coarser_than(dtype) else None
     c, e = same_as_real(candidate, eager.is_complex()), same_as_real(eager)
     a = None if fp64 is None else same_as_real(fp64, eager.is_complex())
     displaced = (c.isnan() != e.isnan()) | ((c.isinf() | e.isinf()) & (c != e) & ~(c.isnan() & e.isnan()))
     finite = c.isfinite() & e.isfinite()
-    a = a if _is_usable(a, e, dtype) else None
-    rounded = _rounded_like(coarse, e, eager.is_complex())
-    if rounded is not None:
+    # A mask filled with finfo(x.dtype).min is another number in float64; its distance would excuse everything.
+    if a is not None and not bool((a[e.isfinite()].abs() <= torch.finfo(dtype).max).all()):
+        a = None
+    rounded = None
+    if coarse is not None and coarse.value is not None and coarse.value.shape == eager.shape:
+        rounded = same_as_real(coarse.value.to(e.device), eager.is_complex())
         displaced &= rounded.isfinite()
     reference = e if a is None or not tolerance.uses_fp64 else a
     errors_of_eager = None if a is None else torch.where(finite & a.isfinite(), (e - a).abs(), 0.0)
     rounding_only = tolerance.uses_fp64 and _is_rounding(reference, errors_of_eager, noise)
     error = torch.where(finite, (c - reference).abs(), 0.0)
-    allowed = _allowed(tolerance, e, a, eager.dtype, dtype, _moved(noise, error, a, rounding_only))
+    allowed = _allowed(tolerance, e, a, dtype, _moved(noise, error, a, rounding_only))
     if coarse is not None and not tolerance.explicit:
         allowed = torch.maximum(allowed, _allowed_at(coarse.precision, tolerance, e, a, rounded))
     narrower = None
     if coarse is None and tolerance.uses_fp64 and not rounding_only:
-        usual = _usual(tolerance, e, eager.dtype, dtype)
+        usual = _usual(tolerance, e, dtype)
         narrower = _computed_in(dtype, c, e, finite, usual)
         allowed = allowed if narrower is None else torch.minimum(allowed, usual)
     beyond = finite & ~(error <= allowed)
-    excess = torch.where(finite, _ratio(error, allowed), 0.0)
+    excess = torch.where(finite & (error != 0), error / allowed, 0.0)
     found = []
     if bool(displaced.any()):
         found.append(_evidence("nan", displaced, displaced.double(), (c, e, a), None))
@@ -345,7 +395,7 @@ def _judge_floats(
     return Verdict(tuple(found), ratio, a is not None and tolerance.uses_fp64, errors, rounding_only)
 
 
-def without_digits(size: float, noise: float) -> bool:
+def _without_digits(size: float, noise: float) -> bool:
     """Say whether a tensor whose largest element is ``size`` holds no digit, its elements being off by ``noise``."""
     return noise > 0 and size <= noise
 
@@ -353,9 +403,9 @@ def without_digits(size: float, noise: float) -> bool:
 def _is_rounding(reference: torch.Tensor, errors_of_eager: torch.Tensor | None, noise: Rounding | None) -> bool:
     size = _size(reference)
     if errors_of_eager is not None and (size or errors_of_eager.any()):
-        return without_digits(size, float(errors_of_eager.max()))
+        return _without_digits(size, float(errors_of_eager.max()))
     # Without a float64 run, or where eager's terms cancel exactly, runs that are rounded otherwise show the rounding.
-    return noise is not None and without_digits(size, noise.usual or 0.0)
+    return noise is not None and _without_digits(size, noise.usual or 0.0)
 
 
 def _moved(noise: Rounding | None, error: torch.Tensor, a: torch.Tensor | None, rounding_only: bool) -> float:
@@ -365,19 +415,20 @@ def _moved(noise: Rounding | None, error: torch.Tensor, a: torch.Tensor | None, 
     if a is None or rounding_only:
         return noise.usual or 0.0
     # A kink moves a row, far; a fault in all of the tensor is larger on the whole than in its worst element.
-    explained = min(ROUNDED_RUNS_FACTOR * noise.root_mean_square, MOST_EXPLAINED * root_mean_square(a))
-    if root_mean_square(error) > explained:
+    explained = min(ROUNDED_RUNS_FACTOR * noise.root_mean_square, MOST_EXPLAINED * _root_mean_square(a))
+    if _root_mean_square(error) > explained:
         return 0.0
     return ROUNDED_RUNS_FACTOR * noise.largest / EAGER_ERROR_FACTOR
 
 
-def root_mean_square(values: torch.Tensor) -> float:
+def _root_mean_square(values: torch.Tensor) -> float:
     """Return that of the finite elements; 0 without any."""
     finite = values[values.isfinite()]
     return float(finite.square().mean().sqrt()) if finite.numel() else 0.0
 
 
 def _size(values: torch.Tensor) -> float:
+    """Return the largest magnitude of a finite element; 0 without any."""
     finite = values[values.isfinite()]
     return float(finite.abs().max()) if finite.numel() else 0.0
 
@@ -389,69 +440,49 @@ def same_as_real(tensor: torch.Tensor, as_complex: bool | None = None) -> torch.
     return tensor.real.double() if tensor.is_complex() else tensor.double()
 
 
-def _is_usable(fp64: torch.Tensor | None, eager: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Say whether the float64 values can judge: finite, and within the dtype's range, wherever eager is finite.
-
-    A mask filled with ``finfo(x.dtype).min`` is another number in float64; its distance would excuse everything.
-    """
-    if fp64 is None:
-        return False
-    where_finite = fp64[eager.isfinite()]
-    return bool((where_finite.abs() <= torch.finfo(dtype).max).all())
-
-
 def _allowed(
-    tolerance: Tolerance,
-    e: torch.Tensor,
-    a: torch.Tensor | None,
-    full_dtype: torch.dtype,
-    dtype: torch.dtype,
-    moved: float,
+    tolerance: Tolerance, e: torch.Tensor, a: torch.Tensor | None, dtype: torch.dtype, moved: float
 ) -> torch.Tensor:
-    constant = _usual(tolerance, e, full_dtype, dtype)
+    constant = _usual(tolerance, e, dtype)
     if not tolerance.uses_fp64 or (a is None and not moved):
         return constant
     if a is None:
         return torch.maximum(constant, EAGER_ERROR_FACTOR * moved + ULPS * ulp(e, dtype))
-    finite = e.isfinite() & a.isfinite()
-    errors = (e - a).abs()[finite]
-    measured = max(float(errors.max()) if errors.numel() else 0.0, moved)
-    earned = EAGER_ERROR_FACTOR * measured + ULPS * ulp(a, dtype)
+    errors = (e - a)[e.isfinite() & a.isfinite()]
+    earned = EAGER_ERROR_FACTOR * max(_size(errors), moved) + ULPS * ulp(a, dtype)
     # Nor does the float64 run refine a float64 output of a narrower program that never was rounded.
     weak = dtype == torch.float64 or errors.numel() <= FEW_ELEMENTS
     if dtype == torch.float64 and errors.numel() <= FEW_ELEMENTS and bool(errors.any()):
-        constant = _usual(tolerance, e, torch.float32, torch.float32)
+        constant = _usual(tolerance, e, torch.float32)
     return torch.maximum(earned, constant) if weak else earned
 
 
-def _usual(tolerance: Tolerance, e: torch.Tensor, full_dtype: torch.dtype, dtype: torch.dtype) -> torch.Tensor:
+def _usual(tolerance: Tolerance, e: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return what is allowed where no float64 run says how exact eager is."""
     if tolerance.uses_fp64 and dtype == torch.float64:
         return FLOAT64_ULPS * ulp(torch.full_like(e, _size(e)), dtype)
-    rtol, atol = tolerance.constants(full_dtype)
+    rtol, atol = DEFAULT_TOLERANCES.get(dtype, (torch.finfo(dtype).eps, 0.0))
+    rtol = rtol if tolerance.rtol is None else tolerance.rtol
+    atol = atol if tolerance.atol is None else tolerance.atol
     return atol + rtol * e.abs()
 
 
 def _computed_in(
     dtype: torch.dtype, c: torch.Tensor, e: torch.Tensor, finite: torch.Tensor, usual: torch.Tensor
 ) -> torch.dtype | None:
-    """Return the narrower dtype in which the compiled program computed numbers that eager computed in ``dtype``."""
+    """Return the narrower dtype in which the compiled program computed numbers that eager computed in float32.
+
+    What that costs float64, its tolerance shows.
+    """
     where = finite & (c != 0) & (e != 0)
-    differ = (c - e).abs() > usual
-    if int(where.sum()) <= FEW_ELEMENTS or 2 * int((where & differ).sum()) < int(where.sum()):
+    few = int(where.sum()) <= FEW_ELEMENTS
+    if dtype != torch.float32 or few or 2 * int((where & ((c - e).abs() > usual)).sum()) < int(where.sum()):
         return None
-    for narrow in _NARROWER.get(dtype, ()):
+    for narrow in (torch.bfloat16, torch.float16):
         fits_c, fits_e = (values[where].to(narrow).double() == values[where] for values in (c, e))
         if bool(fits_c.all()) and 2 * int(fits_e.sum()) < fits_e.numel():
             return narrow
     return None
-
-
-def _rounded_like(coarse: Coarse | None, e: torch.Tensor, as_complex: bool) -> torch.Tensor | None:
-    if coarse is None or coarse.value is None:
-        return None
-    rounded = same_as_real(coarse.value.to(e.device), as_complex)
-    return rounded if rounded.shape == e.shape else None
 
 
 def _allowed_at(
@@ -462,43 +493,35 @@ def _allowed_at(
     constant = atol + rtol * e.abs()
     if a is None or rounded is None or not tolerance.uses_fp64:
         return constant
-    finite = rounded.isfinite() & a.isfinite()
-    noise = (rounded - a).abs()[finite]
+    noise = (rounded - a)[rounded.isfinite() & a.isfinite()]
     spacing = ulp(a, precision.dtype) * (precision.eps / torch.finfo(precision.dtype).eps)
-    earned = EAGER_ERROR_FACTOR * (noise.max() if noise.numel() else 0.0) + ULPS * spacing
+    earned = EAGER_ERROR_FACTOR * _size(noise) + ULPS * spacing
     return torch.maximum(earned, constant) if noise.numel() <= FEW_ELEMENTS else earned
-
-
-def _ratio(error: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
-    return torch.where(error == 0, 0.0, error / allowed)
 
 
 def _evidence(
     kind: str,
     where: torch.Tensor,
     excess: torch.Tensor,
-    values: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None],
+    values: _Values,
     allowed: torch.Tensor | None,
     computed_in: torch.dtype | None = None,
 ) -> ValueEvidence:
     ranked = torch.where(where, excess.nan_to_num(math.inf), -1.0)
     flat = int(ranked.argmax())
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), where.shape)) if where.dim() else ()
-    c, e, a = (None if value is None else value[index].item() for value in values)
+    numbers: list[Any] = [None if value is None else value[index].item() for value in values]
+    c, e, a = numbers
     return ValueEvidence(
         kind=kind,
         index=index,
         candidate=c,
         eager=e,
         fp64=a,
-        candidate_error=_distance(c, e if a is None else a),
-        eager_error=None if a is None else _distance(e, a),
+        candidate_error=float(abs(c - (e if a is None else a))),
+        eager_error=None if a is None else float(abs(e - a)),
         allowed=None if allowed is None else float(allowed[index]),
         mismatched=int(where.sum()),
         total=where.numel(),
         computed_in=computed_in,
     )
-
-
-def _distance(first: Any, second: Any) -> float:
-    return float(abs(first - second))

@@ -10,7 +10,7 @@ import contextlib
 import fnmatch
 import functools
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -19,12 +19,11 @@ import torch
 from pytest_regional._base.text import first_line, plural, unknown_name
 from pytest_regional._torch.config import INDUCTOR, patched_config
 from pytest_regional._torch.dynamo import never_compiled, original_of
-from pytest_regional.harness.parity.fp64_reference import Precision, precision_of
+from pytest_regional.harness.parity.precision import Precision, precision_of
 from pytest_regional.harness.parity.tolerance import Tolerance
-from pytest_regional.harness.training.copying import REMEDY, References, copy_model
+from pytest_regional.harness.training.copying import REMEDY, copy_model
 from pytest_regional.harness.training.report import (
     BadTrainingError,
-    Drift,
     NoFp64ReferenceWarning,
     StepReport,
     TrainingMismatch,
@@ -36,9 +35,8 @@ from pytest_regional.harness.training.trainer import (
     Batch,
     Loss,
     OptimizerFactory,
+    References,
     Trainer,
-    TrainingRun,
-    TrainingStep,
     adam,
     train,
 )
@@ -46,98 +44,64 @@ from pytest_regional.harness.training.trainer import (
 if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
 
+__all__ = ["TrainingParityError", "TrainingReport", "assert_training_parity", "train"]
 
 AllowUnused: TypeAlias = bool | str | Sequence[str]
+Compiler: TypeAlias = Callable[[torch.nn.Module], Any]
 
 
-class OriginalUntouched:
-    """Notice in the body that a copy of ``model`` computes with the parameters of ``model`` itself.
+@contextlib.contextmanager
+def _original_untouched(model: torch.nn.Module) -> Iterator[Callable[[], None]]:
+    """Yield a check that no copy of ``model`` computes with the parameters of ``model`` itself in the body.
 
     No copying of callables finds every way in which one can refer to a module; a gradient that arrives does.
+
+    Raises:
+        BadTrainingError: by the check: a gradient has arrived at the model, so that a copy is no separate training.
     """
+    parameters = dict(model.named_parameters())
+    gradients = {name: parameter.grad for name, parameter in parameters.items()}
 
-    def __init__(self, model: torch.nn.Module) -> None:
-        self.parameters = dict(model.named_parameters())
-
-    def __enter__(self) -> OriginalUntouched:
-        self.gradients = {name: parameter.grad for name, parameter in self.parameters.items()}
-        for parameter in self.parameters.values():
-            parameter.grad = None
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for name, parameter in self.parameters.items():
-            parameter.grad = self.gradients[name]
-
-    def check(self) -> None:
-        """Refuse a copy that shares parameters with the model: it is not a separate training.
-
-        Raises:
-            BadTrainingError: a gradient has arrived at the model itself.
-        """
-        reached = [name for name, parameter in self.parameters.items() if parameter.grad is not None]
+    def check() -> None:
+        reached = [name for name, parameter in parameters.items() if parameter.grad is not None]
         if reached:
             raise BadTrainingError(
                 f"gradients arrive at {_listed(reached)} of the model itself, not of its copies: something in a copy "
                 f"still refers to the original's modules, so that all trainings share them. {REMEDY}"
             )
 
+    for parameter in parameters.values():
+        parameter.grad = None
+    try:
+        yield check
+    finally:
+        for name, parameter in parameters.items():
+            parameter.grad = gradients[name]
 
-def unused_parameters(model: torch.nn.Module, with_gradient: Collection[str]) -> tuple[str, ...]:
-    """Return the names of the parameters that should train and are not among those that got a gradient."""
-    return tuple(name for name, one in model.named_parameters() if one.requires_grad and name not in with_gradient)
 
-
-class AllowedUnused:
-    """Which parameters may stay without a gradient: all, or those whose names match a pattern as of a shell.
+def _patterns_of(allowed: AllowUnused, model: torch.nn.Module) -> tuple[str, ...]:
+    """Return the patterns, as of a shell, of the names of parameters that may stay without a gradient.
 
     Raises:
         ValueError: a pattern that matches no parameter of the model.
     """
-
-    def __init__(self, allowed: AllowUnused, model: torch.nn.Module) -> None:
-        everything = ["*"] if allowed is True else []
-        patterns = everything if isinstance(allowed, bool) else [allowed] if isinstance(allowed, str) else allowed
-        self.patterns = tuple(patterns)
-        names = [name for name, _ in model.named_parameters()]
-        for pattern in self.patterns:
-            if names and not fnmatch.filter(names, pattern):
-                raise ValueError(f"allow_unused: {unknown_name('parameter', pattern, names)}")
-
-    def check(self, unused: Sequence[str]) -> None:
-        """Refuse parameters that nothing was compared of.
-
-        Raises:
-            BadTrainingError: names them, and says what to do.
-        """
-        left = [name for name in unused if not any(fnmatch.fnmatchcase(name, pattern) for pattern in self.patterns)]
-        if left:
-            raise BadTrainingError(
-                f"{plural(len(left), 'trainable parameter')} got no gradient in any step of eager: {_listed(left)}; "
-                f"nothing of {'it' if len(left) == 1 else 'them'} was compared. Use a loss that depends on every "
-                f"parameter, freeze what does not train with requires_grad_(False), or allow it: allow_unused=True, or "
-                f"allow_unused=('{left[0]}',), where * stands for any characters"
-            )
+    if isinstance(allowed, bool):
+        patterns: tuple[str, ...] = ("*",) if allowed else ()
+    else:
+        patterns = (allowed,) if isinstance(allowed, str) else tuple(allowed)
+    names = [name for name, _ in model.named_parameters()]
+    for pattern in patterns:
+        if names and not fnmatch.filter(names, pattern):
+            raise ValueError(f"allow_unused: {unknown_name('parameter', pattern, names)}")
+    return patterns
 
 
-def warn_of_missing_fp64(steps: Sequence[StepReport]) -> None:
-    """Say once that steps were judged without float64, and why; not where the program is in float64 itself."""
-    lost = steps_without_fp64(steps)
-    if lost:
-        warnings.warn(
-            f"no float64 reference {in_steps(lost)}: {lost[0].fp64_unavailable_reason}. Judged by the defaults of "
-            f"torch.testing.assert_close, which know nothing of this program's rounding",
-            NoFp64ReferenceWarning,
-            stacklevel=2,
-        )
-
-
-def steps_without_fp64(steps: Sequence[StepReport]) -> list[StepReport]:
-    """Return the steps for which a float64 run was to be had and was not."""
+def _steps_without_fp64(steps: Sequence[StepReport]) -> list[StepReport]:
+    """Return the steps for which a float64 run was to be had and was not: none of a program in float64 itself."""
     return [step for step in steps if step.fp64_unavailable_reason not in (None, NOTHING_TO_REFINE)]
 
 
-def in_steps(steps: Sequence[StepReport]) -> str:
+def _in_steps(steps: Sequence[StepReport]) -> str:
     """Return ``in steps 2 to 5``, or the numbers one by one where some are left out."""
     numbers = [step.number for step in steps]
     if len(numbers) == 1:
@@ -150,9 +114,6 @@ def in_steps(steps: Sequence[StepReport]) -> str:
 def _listed(names: Sequence[str], most: int = 20) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
-
-
-Compiler = Callable[[torch.nn.Module], Any]
 
 
 def assert_training_parity(
@@ -202,33 +163,62 @@ def assert_training_parity(
     """
     tolerance = Tolerance.resolve(level, rtol, atol)
     model = original_of(model)  # the backend under test is to compile what torch.compile compiled already
-    allowed = AllowedUnused(allow_unused, model)
-    how = compiled, loss, optimizer, tolerance, compiling_steps, allowed, dict(kwargs or {})
-    check = TrainingCheck(regional, model, tuple(batches), *how)
+    patterns = _patterns_of(allow_unused, model)
+    check = TrainingCheck(
+        regional=regional,
+        model=model,
+        batches=tuple(batches),
+        compiled=compiled,
+        how={"loss": loss, "optimizer": optimizer, "kwargs": dict(kwargs or {})},
+        tolerance=tolerance,
+        compiling_steps=compiling_steps,
+    )
     report = check.run()
     regional._parity_reports.append(report)
     if tolerance.uses_fp64:
-        warn_of_missing_fp64(report.steps)
+        _warn_of_missing_fp64(report.steps)
     if not report.ok:
         raise TrainingParityError(report) from check.error
-    allowed.check(report.unused)
+    _check_unused(report.unused, patterns)
     return report
+
+
+def _warn_of_missing_fp64(steps: Sequence[StepReport]) -> None:
+    lost = _steps_without_fp64(steps)
+    if lost:
+        warnings.warn(
+            f"no float64 reference {_in_steps(lost)}: {lost[0].fp64_unavailable_reason}. Judged by the defaults of "
+            f"torch.testing.assert_close, which know nothing of this program's rounding",
+            NoFp64ReferenceWarning,
+            stacklevel=2,
+        )
+
+
+def _check_unused(unused: Sequence[str], patterns: Sequence[str]) -> None:
+    left = [name for name in unused if not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
+    if left:
+        raise BadTrainingError(
+            f"{plural(len(left), 'trainable parameter')} got no gradient in any step of eager: {_listed(left)}; "
+            f"nothing of {'it' if len(left) == 1 else 'them'} was compared. Use a loss that depends on every "
+            f"parameter, freeze what does not train with requires_grad_(False), or allow it: allow_unused=True, or "
+            f"allow_unused=('{left[0]}',), where * stands for any characters"
+        )
 
 
 @dataclass
 class TrainingCheck:
-    """One call of :func:`assert_training_parity`; ``error`` is what the compiled training raised, if it did."""
+    """One call of :func:`assert_training_parity`; ``error`` is what the compiled training raised, if it did.
+
+    ``how`` holds loss, optimizer and keyword arguments, as of :class:`Trainer`.
+    """
 
     regional: Regional
     model: torch.nn.Module
     batches: tuple[Batch, ...]
     compiled: Compiler | None
-    loss: Loss | None
-    optimizer: OptimizerFactory
+    how: dict[str, Any]
     tolerance: Tolerance
     compiling_steps: int
-    allowed: AllowedUnused
-    kwargs: dict[str, Any]
     error: Exception | None = None
 
     def run(self) -> TrainingReport:
@@ -238,15 +228,16 @@ class TrainingCheck:
         precision = None if self.tolerance.level == "bitwise" else precision_of(self.regional._spec)
         coarse = None if precision is None else functools.partial(self._eager_trainer, precision=precision)
         references = References(self._eager_trainer, self.tolerance, coarse)
-        with OriginalUntouched(self.model) as original:
-            steps, failure = self._train(references, original)
+        with _original_untouched(self.model) as check_original:
+            steps, failure = self._train(references, check_original)
         if failure is None and not references.saw_gradient:
             raise BadTrainingError("every gradient of every step is zero in eager: no comparison of them could fail")
-        unused = () if failure else unused_parameters(self.model, references.with_gradient)
+        trainable = [name for name, parameter in self.model.named_parameters() if parameter.requires_grad]
+        unused = () if failure else tuple(name for name in trainable if name not in references.with_gradient)
         return TrainingReport(tuple(steps), self.tolerance.level, self._rule(steps), failure, unused)
 
     def _train(
-        self, references: References, original: OriginalUntouched
+        self, references: References, check_original: Callable[[], None]
     ) -> tuple[list[StepReport], TrainingMismatch | None]:
         steps: list[StepReport] = []
         candidate: Trainer | None = None
@@ -259,18 +250,15 @@ class TrainingCheck:
             except BadTrainingError:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever the compiled program raises is a result.
-                return steps, self._failure(references, batch, number, error)
+                with self.regional.observer.paused(), never_compiled():
+                    references.take(references.free, batch, number)
+                self.error = error
+                return steps, TrainingMismatch("the compiled step", "exception", first_line(error), step=number)
             # Eager code may compile as well (flex_attention does): not the backend's doing.
             with self.regional.observer.paused(), never_compiled():
                 steps.append(references.judge(start, step, batch))
-            original.check()
+            check_original()
         return steps, None
-
-    def _failure(self, references: References, batch: Batch, number: int, error: Exception) -> TrainingMismatch:
-        with self.regional.observer.paused(), never_compiled():
-            references.confirm(batch, number)
-        self.error = error
-        return TrainingMismatch("the compiled step", "exception", first_line(error), step=number)
 
     def _compiling(self, number: int) -> contextlib.AbstractContextManager[None]:
         if number > self.compiling_steps:
@@ -280,33 +268,31 @@ class TrainingCheck:
 
     def _candidate(self) -> Trainer:
         model = copy_model(self.model)
-        call = self._compile(model) if self.compiled is None else self.compiled(model)
+        if self.compiled is None:
+            options = replace(self.regional._options, fallback_random=True)
+            call = self.regional._compile_with(model, options)
+        else:
+            call = self.compiled(model)
         return self._trainer(call, owner_of(call, model))
-
-    def _compile(self, model: torch.nn.Module) -> Any:
-        return self.regional._compile_with(model, replace(self.regional._options, fallback_random=True))
 
     def _eager_trainer(self, wide: bool = False, precision: Precision | None = None) -> Trainer:
         model = copy_model(self.model)
-        return self._trainer(model, model, wide, precision)
+        return self._trainer(model, model, wide=wide, precision=precision)
 
-    def _trainer(
-        self, call: Any, owner: torch.nn.Module, wide: bool = False, precision: Precision | None = None
-    ) -> Trainer:
+    def _trainer(self, call: Any, owner: torch.nn.Module, **precision: Any) -> Trainer:
         names = tuple(name for name, _ in self.model.named_parameters())
-        how: dict[str, Any] = {"loss": self.loss, "optimizer": self.optimizer, "kwargs": self.kwargs}
-        return Trainer(call, owner, wide=wide, names=names, precision=precision, seed=self.regional.seed, **how)
+        return Trainer(call, owner, names=names, seed=self.regional.seed, **self.how, **precision)
 
     def _rule(self, steps: Sequence[StepReport]) -> str:
         tolerance = self.tolerance
         if tolerance.explicit:
             return f"rtol={tolerance.rtol}, atol={tolerance.atol}"
-        lost = steps_without_fp64(steps) if tolerance.uses_fp64 else []
-        notes = [f"no float64 reference {in_steps(lost)}: assert_close defaults"] if lost else []
+        lost = _steps_without_fp64(steps) if tolerance.uses_fp64 else []
+        notes = [f"no float64 reference {_in_steps(lost)}: assert_close defaults"] if lost else []
         measured = [step for step in steps if step.rounded_runs and not step.mismatches]
         if measured:
             runs = measured[0].rounded_runs
-            notes.append(f"{in_steps(measured)} with eager's own rounding, measured in {runs} runs")
+            notes.append(f"{_in_steps(measured)} with eager's own rounding, measured in {runs} runs")
         return f"level {tolerance.level!r}" + (f" ({'; '.join(notes)})" if notes else "")
 
 
@@ -328,18 +314,3 @@ def owner_of(call: Any, model: torch.nn.Module) -> torch.nn.Module:
             f"in one of them only; name them alike, so that they can be compared"
         )
     return call
-
-
-__all__ = [
-    "BadTrainingError",
-    "Drift",
-    "NoFp64ReferenceWarning",
-    "StepReport",
-    "TrainingMismatch",
-    "TrainingParityError",
-    "TrainingReport",
-    "TrainingRun",
-    "TrainingStep",
-    "assert_training_parity",
-    "train",
-]

@@ -13,7 +13,6 @@ import functools
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,141 +20,7 @@ import torch
 from pytest_regional._base.text import first_line
 from pytest_regional.harness.parity.objects import elements
 from pytest_regional.harness.parity.state import contents, names_in
-from pytest_regional.harness.parity.tolerance import Tolerance
-from pytest_regional.harness.training.report import BadTrainingError, Drift, StepReport
-from pytest_regional.harness.training.trainer import (
-    Batch,
-    CoarseStep,
-    Trainer,
-    TrainingState,
-    TrainingStep,
-    judge_step,
-    largest_error,
-    noise_of,
-)
-
-TrainerFactory = Callable[[bool], Trainer]
-"""Makes a trainer of a fresh eager copy of the model; the argument says whether in float64."""
-
-
-class _Float64:
-    """A float64 trainer that may turn out to be impossible; the reason then takes the place of every step."""
-
-    def __init__(self, make: TrainerFactory) -> None:
-        self.make = make
-        self.trainer: Trainer | None = None
-        self.reason = ""
-
-    def step(
-        self,
-        batch: Batch,
-        number: int,
-        start: TrainingState | None = None,
-        gradients: Mapping[str, torch.Tensor | None] | None = None,
-    ) -> TrainingStep | str:
-        if self.reason:
-            return self.reason
-        try:
-            self.trainer = self.trainer or self.make(True)
-            if start is not None:
-                self.trainer.resume(start)
-            return self.trainer.step(batch, number, gradients)
-        except Exception as error:  # noqa: BLE001 - a program that cannot run in float64 is judged without.
-            self.reason = f"the float64 run raised {first_line(error)}"
-            return self.reason
-
-
-@dataclass
-class References:
-    """Eager and float64 trainings: two that start each step where the compiled run did, two left to themselves.
-
-    ``with_gradient`` names the parameters that got a gradient in any eager step; ``saw_gradient`` is true where one was
-    not zero. ``make_coarse`` makes a trainer in the precision of a backend that computes in a coarser one.
-    """
-
-    make: TrainerFactory
-    tolerance: Tolerance
-    make_coarse: Callable[[], Trainer] | None = None
-    with_gradient: set[str] = field(default_factory=set)
-    saw_gradient: bool = False
-
-    def __post_init__(self) -> None:
-        """Make the copies."""
-        self.eager, self.free = self.make(False), self.make(False)
-        self.coarse = self.make_coarse() if self.make_coarse else None
-        self.float64, self.free64 = _Float64(self.make), _Float64(self.make)
-
-    def judge(self, start: TrainingState, candidate: TrainingStep, batch: Batch) -> StepReport:
-        """Take the step that ``candidate`` took from ``start``, in eager and in float64, and compare."""
-        self.eager.resume(start)
-        eager = self._eager_step(self.eager, batch, candidate)
-        fp64 = self.float64.step(batch, candidate.number, start, candidate.gradients)
-        self.with_gradient |= {name for name, gradient in eager.gradients.items() if gradient is not None}
-        self.saw_gradient |= any(g is not None and bool(g.any()) for g in eager.gradients.values())
-        coarse = self._coarse_step(start, candidate, batch)
-
-        def rounded_otherwise(seed: int) -> TrainingStep:
-            self.eager.resume(start)
-            return self._eager_step(self.eager, batch, candidate, rounding=seed)
-
-        return judge_step(
-            self.tolerance,
-            candidate,
-            eager,
-            fp64,
-            coarse=coarse,
-            noise=noise_of(eager, rounded_otherwise),
-            drift=self._drift(candidate, batch),
-        )
-
-    def _coarse_step(self, start: TrainingState, candidate: TrainingStep, batch: Batch) -> CoarseStep | None:
-        if self.coarse is None or self.coarse.precision is None:
-            return None
-        self.coarse.resume(start)
-        return CoarseStep(self.coarse.precision, self._eager_step(self.coarse, batch, candidate))
-
-    def confirm(self, batch: Batch, number: int) -> None:
-        """Take step ``number`` in eager alone.
-
-        Raises:
-            BadTrainingError: eager fails there as well, so it is the test that is wrong.
-        """
-        self._take(self.free, batch, number)
-
-    def _eager_step(
-        self, trainer: Trainer, batch: Batch, candidate: TrainingStep, rounding: int | None = None
-    ) -> TrainingStep:
-        return self._take(trainer, batch, candidate.number, candidate.gradients, rounding)
-
-    def _take(
-        self,
-        trainer: Trainer,
-        batch: Batch,
-        number: int,
-        gradients: Mapping[str, torch.Tensor | None] | None = None,
-        rounding: int | None = None,
-    ) -> TrainingStep:
-        try:
-            return trainer.step(batch, number, gradients, rounding)
-        except BadTrainingError:
-            raise
-        except Exception as error:
-            raise BadTrainingError(
-                f"the training fails in eager, in step {number}: {first_line(error)}\n"
-                f"This is not the compiler's failure. Fix the model or its batches first."
-            ) from error
-
-    def _drift(self, candidate: TrainingStep, batch: Batch) -> Drift | None:
-        eager, fp64 = self._take(self.free, batch, candidate.number), self.free64.step(batch, candidate.number)
-        if isinstance(fp64, str):
-            return None
-        return Drift(
-            loss_eager=float(eager.loss),
-            loss_float64=float(fp64.loss),
-            parameters=largest_error(candidate.parameters, fp64.parameters),
-            parameters_eager=largest_error(eager.parameters, fp64.parameters),
-        )
-
+from pytest_regional.harness.training.report import BadTrainingError
 
 REMEDY = "Patch the class instead of the instance, or annotate inside the module's own forward"
 
@@ -188,8 +53,14 @@ class _Rebinding:
 
     def __init__(self, model: torch.nn.Module, memo: dict[int, Any]) -> None:
         self.memo = memo
-        self.parts = {id(part): part for part in _parts(model)}
-        self.names = dict(_names_of_holders(model, memo))
+        self.parts = {id(part): part for part in (*model.modules(), *model.parameters(), *model.buffers())}
+        #: What copied modules, and the dictionaries of hooks and such in them, are called in messages.
+        self.names: dict[int, str] = {}
+        for name, module in model.named_modules():
+            copied = memo.get(id(module))
+            self.names[id(copied)] = name
+            if copied is not None:
+                self.names |= {id(held): f"{name}.{key}".strip(".") for key, held in vars(copied).items()}
         self.made: dict[int, Any] = {}
         self.copies: set[int] = set()
         self.where = ""
@@ -209,13 +80,11 @@ class _Rebinding:
             self.where = f"{prefix}.{name}".strip(".")
             bound = self._bound(value)
             if bound is not value:
-                _put(holder, name, bound)
+                held = holder if isinstance(holder, dict | list) else vars(holder)
+                held[name] = bound
         if isinstance(holder, functools.partial):
-            self._mend_partial(holder)
-
-    def _mend_partial(self, holder: functools.partial[Any]) -> None:
-        values = self._bound(holder.func), self._bound(holder.args), self._mapping(holder.keywords)
-        holder.__setstate__((*values, vars(holder)))  # type: ignore[attr-defined]
+            values = self._bound(holder.func), self._bound(holder.args), self._mapping(holder.keywords)
+            holder.__setstate__((*values, vars(holder)))  # type: ignore[attr-defined]
 
     def _bound(self, value: Any) -> Any:
         """Return what stands for ``value`` in the copy: ``value`` itself where it reaches nothing that was copied."""
@@ -252,7 +121,11 @@ class _Rebinding:
         return copied
 
     def _function(self, function: types.FunctionType) -> types.FunctionType:
-        self._refuse_globals(function)
+        for name in self._globals_of(function):
+            raise BadTrainingError(
+                f"{self.where} calls {function.__qualname__}, which refers to the original model through the global "
+                f"variable {name}: every copy would call the original's modules. {REMEDY}"
+            )
         cells = tuple(self._cell(cell) for cell in function.__closure__ or ())
         made = types.FunctionType(function.__code__, function.__globals__, function.__name__, None, cells)
         # Known before it is filled: a closure may hold itself.
@@ -277,13 +150,6 @@ class _Rebinding:
     def _mapping(self, values: Mapping[str, Any] | None) -> dict[str, Any] | None:
         return None if values is None else {name: self._bound(value) for name, value in values.items()}
 
-    def _refuse_globals(self, function: types.FunctionType) -> None:
-        for name in self._globals_of(function):
-            raise BadTrainingError(
-                f"{self.where} calls {function.__qualname__}, which refers to the original model through the global "
-                f"variable {name}: every copy would call the original's modules. {REMEDY}"
-            )
-
     def _globals_of(self, function: types.FunctionType) -> list[str]:
         """Return the global variables of ``function`` that hold a part of the model, at once or in a container."""
         held = ((name, function.__globals__.get(name)) for name in sorted(names_in(function.__code__)))
@@ -305,25 +171,12 @@ class _Rebinding:
         return False
 
 
-def _parts(model: torch.nn.Module) -> Iterator[Any]:
-    yield from model.modules()
-    yield from model.parameters()
-    yield from model.buffers()
-
-
-def _names_of_holders(model: torch.nn.Module, memo: dict[int, Any]) -> Iterator[tuple[int, str]]:
-    """Yield what copied modules, and the dictionaries of hooks and such in them, are called in messages."""
-    for name, module in model.named_modules():
-        copied = memo.get(id(module))
-        yield id(copied), name
-        if copied is not None:
-            yield from ((id(held), f"{name}.{key}".strip(".")) for key, held in vars(copied).items())
-
-
 def _children(value: Any) -> list[Any]:
     """Return what ``value`` holds and could call."""
     if isinstance(value, types.FunctionType):
-        return list(_captured(value))
+        captured = [held for cell in value.__closure__ or () for held in contents(cell)]
+        defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+        return [*captured, *defaults, *vars(value).values()]
     if isinstance(value, types.MethodType):
         return [value.__self__, value.__func__]
     if isinstance(value, types.BuiltinMethodType):
@@ -336,14 +189,6 @@ def _children(value: Any) -> list[Any]:
         return list(value.values())
     held = elements(value) if isinstance(value, _SEQUENCES) else []
     return [*held, *(vars(value).values() if hasattr(value, "__dict__") else ())]
-
-
-def _captured(function: types.FunctionType) -> Iterator[Any]:
-    for cell in function.__closure__ or ():
-        yield from contents(cell)
-    yield from function.__defaults__ or ()
-    yield from (function.__kwdefaults__ or {}).values()
-    yield from vars(function).values()
 
 
 def _near(value: Any) -> Iterable[Any]:
@@ -361,13 +206,6 @@ def _items(holder: Any) -> list[tuple[Any, Any]]:
     if isinstance(holder, list):
         return list(enumerate(elements(holder)))
     return list(vars(holder).items()) if hasattr(holder, "__dict__") and not isinstance(holder, _OPAQUE) else []
-
-
-def _put(holder: Any, name: Any, value: Any) -> None:
-    if isinstance(holder, dict | list):
-        holder[name] = value
-    else:
-        vars(holder)[name] = value
 
 
 def _tuple_like(old: tuple[Any, ...], items: Iterable[Any]) -> tuple[Any, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -165,27 +165,25 @@ class TrainingReport:
         """
         rows = [[title for title, _ in _COLUMNS]]
         rows += [[str(value(step)) for _, value in _COLUMNS] for step in self.steps]
-        return "\n".join(_aligned(rows))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join("  ".join(map(str.rjust, row, widths)) for row in rows)
 
     def describe(self) -> str:
         """Return the report: the summary, the worst differences of the first bad step, how many more, the table."""
         lines = [self.summary()]
         if not self.ok:
             lines.append(f"  first at step {self.first_bad_step} of {len(self.steps)}; compared at {self.rule}")
-        lines += self._shown_mismatches()
+            step = next((step for step in self.steps if step.mismatches), None)
+            worst = step.worst_mismatches()[:SHOWN_MISMATCHES] if step else []
+            worst += [] if self.failure is None else [self.failure]
+            lines += [f"  - {mismatch}" for mismatch in worst]
+            more = len(self.mismatches) - len(worst)
+            lines += [f"  and {plural(more, 'more difference')}, in this step and later ones"] if more else []
         reasons = dict.fromkeys(step.fp64_unavailable_reason for step in self.steps)
         lines += [f"  not anchored: {reason}" for reason in reasons if reason and self.level == "close"]
         if self.unused:
             lines.append(f"  no gradient in eager, nothing compared: {', '.join(self.unused)}")
         return "\n".join([*lines, self.table()]) if self.steps else "\n".join(lines)
-
-    def _shown_mismatches(self) -> list[str]:
-        step = next((step for step in self.steps if step.mismatches), None)
-        worst = step.worst_mismatches()[:SHOWN_MISMATCHES] if step else []
-        worst += [] if self.failure is None else [self.failure]
-        more = len(self.mismatches) - len(worst)
-        lines = [f"  - {mismatch}" for mismatch in worst]
-        return [*lines, f"  and {plural(more, 'more difference')}, in this step and later ones"] if more else lines
 
     def __str__(self) -> str:
         return self.describe()
@@ -193,11 +191,6 @@ class TrainingReport:
 
 def _shown(value: float | None, form: str = ".2e") -> str:
     return "-" if value is None else format(value, form)
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
 
 
 class TrainingParityError(RegionalError, AssertionError):

@@ -7,20 +7,19 @@ import copy
 import functools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import torch
 
-from pytest_regional.harness.inputs import seed_torch
-from pytest_regional.harness.parity.fp64_reference import Precision, float64_everywhere, rounding_to
+from pytest_regional._base.text import first_line
+from pytest_regional.harness.isolation import seed_torch
+from pytest_regional.harness.parity.compare import Comparison, judged
 from pytest_regional.harness.parity.inputs import copy_inputs, widen
-from pytest_regional.harness.parity.noise import Noise, NoiseSource, is_float, judged
-from pytest_regional.harness.parity.report import Comparison
-from pytest_regional.harness.parity.rounding import Rounded
-from pytest_regional.harness.parity.state import LOW_PRECISION_TO_FP64
-from pytest_regional.harness.parity.tolerance import EAGER_ERROR_FACTOR, Coarse, Tolerance, judge
+from pytest_regional.harness.parity.precision import Precision, Rounded, RoundsOperands, float64_everywhere, is_float
+from pytest_regional.harness.parity.state import LOW_PRECISION_TO_FP64, promote
+from pytest_regional.harness.parity.tolerance import EAGER_ERROR_FACTOR, Coarse, Noise, NoiseSource, Tolerance
 from pytest_regional.harness.training.report import BadTrainingError, Drift, StepReport, TrainingMismatch
 
 Batch: TypeAlias = Any
@@ -43,6 +42,18 @@ class TrainingStep:
     gradients: Mapping[str, torch.Tensor | None]
     parameters: Tensors
     buffers: Tensors
+
+    def named_values(self) -> dict[str, torch.Tensor | None]:
+        """Return what the step made under the names that reports give it."""
+        values: dict[str, torch.Tensor | None] = {"loss": self.loss}
+        for kind, group in (("gradient of", self.gradients), ("parameter", self.parameters), ("buffer", self.buffers)):
+            values |= {f"{kind} {name}": value for name, value in group.items()}
+        return values
+
+    def floats(self) -> dict[str, torch.Tensor]:
+        """Return the floating tensors among them."""
+        values = self.named_values().items()
+        return {name: value for name, value in values if value is not None and is_float(value.dtype)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,16 +110,9 @@ def train(
 class Trainer:
     """A model under training: takes steps, tells its state, and can go on from the state of another.
 
-    Args:
-        call: the model, or it compiled.
-        model: the module that owns the parameters.
-        loss: as :func:`train`'s.
-        optimizer: as :func:`train`'s.
-        seed: as :func:`train`'s.
-        kwargs: as :func:`train`'s.
-        wide: hold and compute everything in float64.
-        names: order in which the optimizer gets the parameters; that of ``model`` by default.
-        precision: compute loss and gradients in this one, which is coarser than the model's.
+    The arguments are those of :func:`train`. With ``wide``, everything is held and computed in float64. ``names`` is
+    the order in which the optimizer gets the parameters, that of ``model`` by default. Loss and gradients are computed
+    in ``precision``, if one is given.
     """
 
     def __init__(
@@ -128,7 +132,7 @@ class Trainer:
         self.call, self.model, self.loss, self.seed, self.wide = call, model, loss, seed, wide
         self.kwargs = dict(kwargs or {})
         if wide:
-            widen_module(model)
+            promote((*model.parameters(), *model.buffers()))
         parameters = dict(model.named_parameters())
         if not any(parameter.requires_grad for parameter in parameters.values()):
             raise BadTrainingError(f"{type(model).__name__} has no parameter that requires a gradient: nothing trains")
@@ -169,23 +173,36 @@ class Trainer:
         for parameter in self.parameters.values():
             parameter.grad = None
         # Copied outside the float64 mode, which would take the copying itself for part of the program.
-        arguments, keywords = as_call(batch)
+        arguments: tuple[Any, ...] = ()
+        keywords: dict[str, Any] = {}
+        if isinstance(batch, Mapping):
+            keywords = dict(batch)
+        else:
+            arguments = tuple(batch) if isinstance(batch, tuple | list) else (batch,)
         transform = widen if self.wide else torch.clone
         copied = copy_inputs(arguments, transform=transform, kwargs={**self.kwargs, **keywords})
         rounded = contextlib.nullcontext() if rounding is None else Rounded(rounding)
-        with seeded(self.seed + number, self.parameters.values()), self._precision(), rounded:
-            loss = self._loss(copied.arguments, copied.keywords, target=_last(keywords))
-            loss.backward()
-        own = {name: _gradient(parameter) for name, parameter in self.parameters.items()}
+        # Seeds the default generators of the CPU and of the parameters' devices, and puts them back.
+        devices = {one.device.index or 0 for one in self.parameters.values() if one.device.type == "cuda"}
+        with torch.random.fork_rng(devices=sorted(devices)):
+            seed_torch(self.seed + number)
+            with self._precision(), rounded:
+                loss = self._loss(copied.arguments, copied.keywords, target=next(reversed(keywords), None))
+                loss.backward()
+        grads = {name: parameter.grad for name, parameter in self.parameters.items()}
+        own = {name: None if grad is None else grad.detach().clone() for name, grad in grads.items()}
         if gradients is not None:
-            self._replace_gradients(gradients)
+            for name, parameter in self.parameters.items():
+                given = gradients.get(name)
+                parameter.grad = None if given is None else given.to(parameter.dtype, copy=True)
         self.optimizer.step()
         buffers = dict(self.model.named_buffers())
         return TrainingStep(number, loss.detach().clone(), own, _copied(self.parameters), _copied(buffers))
 
     def _precision(self) -> contextlib.AbstractContextManager[None]:
         if self.precision is not None:
-            return rounding_to(self.precision)
+            rounds: contextlib.AbstractContextManager[None] = RoundsOperands(self.precision)
+            return rounds
         return float64_everywhere() if self.wide else contextlib.nullcontext()
 
     def _loss(self, arguments: tuple[Any, ...], keywords: dict[str, Any], target: str | None) -> torch.Tensor:
@@ -199,57 +216,18 @@ class Trainer:
             *inputs, expected = arguments
             loss = self.loss(self.call(*inputs, **keywords), expected)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
+            is_tensor = isinstance(loss, torch.Tensor)
+            shown = f"a tensor of shape {list(loss.shape)}" if is_tensor else repr(loss)[:100]
             raise BadTrainingError(
-                f"a loss is a tensor of one element that requires a gradient, not {_brief(loss)}; return one from the "
+                f"a loss is a tensor of one element that requires a gradient, not {shown}; return one from the "
                 f"model, or an object with it as its attribute loss, or pass loss=, a function of the output and the "
                 f"last item of the batch"
             )
         return loss
 
-    def _replace_gradients(self, gradients: Mapping[str, torch.Tensor | None]) -> None:
-        for name, parameter in self.parameters.items():
-            given = gradients.get(name)
-            parameter.grad = None if given is None else given.to(parameter.dtype, copy=True)
-
-
-def as_call(batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments and keyword arguments that ``batch`` stands for."""
-    if isinstance(batch, Mapping):
-        return (), dict(batch)
-    return (tuple(batch) if isinstance(batch, tuple | list) else (batch,)), {}
-
-
-def _last(keywords: Mapping[str, Any]) -> str | None:
-    return next(reversed(list(keywords)), None)
-
-
-def widen_module(model: torch.nn.Module) -> None:
-    """Hold every parameter and buffer of ``model`` in float64; tied ones stay tied."""
-    for tensor in (*model.parameters(), *model.buffers()):
-        dtype = LOW_PRECISION_TO_FP64.get(tensor.dtype)
-        if dtype is not None:
-            tensor.data = tensor.data.to(dtype)
-
-
-@contextlib.contextmanager
-def seeded(seed: int, tensors: Iterable[torch.Tensor]) -> Iterator[None]:
-    """Seed the default generators of the CPU and of the tensors' devices in the body; put them back afterwards."""
-    cuda = sorted({tensor.device.index or 0 for tensor in tensors if tensor.device.type == "cuda"})
-    with torch.random.fork_rng(devices=cuda):
-        seed_torch(seed)
-        yield
-
 
 def _copied(tensors: Tensors) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
-
-
-def _gradient(parameter: torch.nn.Parameter) -> torch.Tensor | None:
-    return None if parameter.grad is None else parameter.grad.detach().clone()
-
-
-def _brief(value: Any) -> str:
-    return f"a tensor of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)[:100]
 
 
 Values = Mapping[str, torch.Tensor | None]
@@ -262,128 +240,162 @@ FEW_RUNS = 5
 MOST_MOVED = 0.1
 
 
-class CoarseStep(NamedTuple):
-    """A step of eager's in the coarser precision that a backend computes in."""
-
-    precision: Precision
-    step: TrainingStep
+TrainerFactory = Callable[[bool], Trainer]
+"""Makes a trainer of a fresh eager copy of the model; the argument says whether in float64."""
 
 
-def judge_step(
-    tolerance: Tolerance,
-    candidate: TrainingStep,
-    eager: TrainingStep,
-    fp64: TrainingStep | str,
-    *,
-    coarse: CoarseStep | None = None,
-    noise: NoiseSource,
-    drift: Drift | None = None,
-) -> StepReport:
-    """Return the differences of one step; ``fp64`` is the float64 one, or the reason why there is none."""
-    float64 = None if isinstance(fp64, str) else fp64
-    reason = fp64 if isinstance(fp64, str) else _flaw(eager, fp64, noise)
-    usable = float64 if reason is None else None
+class _Float64:
+    """A float64 trainer that may turn out to be impossible; the reason then takes the place of every step."""
 
-    def compared(noise: Noise | None) -> _StepComparison:
-        comparison = _StepComparison(tolerance, candidate, eager, usable, coarse, noise)
-        comparison.run()
-        return comparison
+    def __init__(self, make: TrainerFactory) -> None:
+        self.make = make
+        self.trainer: Trainer | None = None
+        self.reason = ""
 
-    found = judged(compared, noise)
-    return StepReport(
-        number=candidate.number,
-        loss=float(candidate.loss),
-        loss_eager=float(eager.loss),
-        loss_float64=None if float64 is None else float(float64.loss),
-        gradient_error=None if usable is None else largest_error(candidate.gradients, usable.gradients),
-        gradient_error_eager=None if usable is None else largest_error(eager.gradients, usable.gradients),
-        mismatches=tuple(TrainingMismatch(**vars(one), step=candidate.number) for one in found.mismatches),
-        compared=found.compared,
-        worst_ratio=found.worst_ratio,
-        worst_where=found.worst_where,
-        fp64_unavailable_reason=reason,
-        drift=drift,
-        errors=found.errors,
-        rounded_runs=0 if found.noise is None else len(found.noise.runs),
-    )
+    def step(
+        self,
+        batch: Batch,
+        number: int,
+        start: TrainingState | None = None,
+        gradients: Mapping[str, torch.Tensor | None] | None = None,
+    ) -> TrainingStep | str:
+        if self.reason:
+            return self.reason
+        try:
+            self.trainer = self.trainer or self.make(True)
+            if start is not None:
+                self.trainer.resume(start)
+            return self.trainer.step(batch, number, gradients)
+        except Exception as error:  # noqa: BLE001 - a program that cannot run in float64 is judged without.
+            self.reason = f"the float64 run raised {first_line(error)}"
+            return self.reason
+
+
+@dataclass
+class References:
+    """Eager and float64 trainings: two that start each step where the compiled run did, two left to themselves.
+
+    ``with_gradient`` names the parameters that got a gradient in any eager step; ``saw_gradient`` is true where one was
+    not zero. ``make_coarse`` makes a trainer in the precision of a backend that computes in a coarser one.
+    """
+
+    make: TrainerFactory
+    tolerance: Tolerance
+    make_coarse: Callable[[], Trainer] | None = None
+    with_gradient: set[str] = field(default_factory=set)
+    saw_gradient: bool = False
+
+    def __post_init__(self) -> None:
+        """Make the copies."""
+        self.eager, self.free = self.make(False), self.make(False)
+        self.coarse = self.make_coarse() if self.make_coarse else None
+        self.float64, self.free64 = _Float64(self.make), _Float64(self.make)
+
+    def judge(self, start: TrainingState, candidate: TrainingStep, batch: Batch) -> StepReport:
+        """Take the step that ``candidate`` took from ``start``, in eager and in float64, and compare."""
+
+        def step_of(trainer: Trainer, rounding: int | None = None) -> TrainingStep:
+            trainer.resume(start)
+            return self.take(trainer, batch, candidate.number, candidate.gradients, rounding)
+
+        eager = step_of(self.eager)
+        fp64 = self.float64.step(batch, candidate.number, start, candidate.gradients)
+        self.with_gradient |= {name for name, gradient in eager.gradients.items() if gradient is not None}
+        self.saw_gradient |= any(g is not None and bool(g.any()) for g in eager.gradients.values())
+        coarse = step_of(self.coarse) if self.coarse else None
+        precision = self.coarse.precision if self.coarse else None
+        noise = Noise.source(eager.floats(), lambda seed: step_of(self.eager, seed).floats())
+        drift = self._drift(candidate, batch)
+        float64 = None if isinstance(fp64, str) else fp64
+        reason = fp64 if isinstance(fp64, str) else _flaw(eager, fp64, noise)
+        usable = float64 if reason is None else None
+
+        def compared(noise: Noise | None) -> _StepComparison:
+            comparison = _StepComparison(self.tolerance, noise)
+            comparison.run(candidate, eager, usable, coarse, precision)
+            return comparison
+
+        found = judged(compared, noise)
+        return StepReport(
+            number=candidate.number,
+            loss=float(candidate.loss),
+            loss_eager=float(eager.loss),
+            loss_float64=None if float64 is None else float(float64.loss),
+            gradient_error=None if usable is None else _largest_error(candidate.gradients, usable.gradients),
+            gradient_error_eager=None if usable is None else _largest_error(eager.gradients, usable.gradients),
+            mismatches=tuple(TrainingMismatch(**vars(one), step=candidate.number) for one in found.mismatches),
+            compared=found.compared,
+            worst_ratio=found.worst_ratio,
+            worst_where=found.worst_where,
+            fp64_unavailable_reason=reason,
+            drift=drift,
+            errors=found.errors,
+            rounded_runs=0 if found.noise is None else len(found.noise.runs),
+        )
+
+    def take(
+        self,
+        trainer: Trainer,
+        batch: Batch,
+        number: int,
+        gradients: Mapping[str, torch.Tensor | None] | None = None,
+        rounding: int | None = None,
+    ) -> TrainingStep:
+        """Take a step in eager.
+
+        Raises:
+            BadTrainingError: eager fails there, so it is the test that is wrong.
+        """
+        try:
+            return trainer.step(batch, number, gradients, rounding)
+        except BadTrainingError:
+            raise
+        except Exception as error:
+            raise BadTrainingError(
+                f"the training fails in eager, in step {number}: {first_line(error)}\n"
+                f"This is not the compiler's failure. Fix the model or its batches first."
+            ) from error
+
+    def _drift(self, candidate: TrainingStep, batch: Batch) -> Drift | None:
+        eager, fp64 = self.take(self.free, batch, candidate.number), self.free64.step(batch, candidate.number)
+        if isinstance(fp64, str):
+            return None
+        return Drift(
+            loss_eager=float(eager.loss),
+            loss_float64=float(fp64.loss),
+            parameters=_largest_error(candidate.parameters, fp64.parameters),
+            parameters_eager=_largest_error(eager.parameters, fp64.parameters),
+        )
 
 
 class _StepComparison(Comparison):
     """The comparison of one step."""
 
-    def __init__(
+    def run(
         self,
-        tolerance: Tolerance,
         candidate: TrainingStep,
         eager: TrainingStep,
         fp64: TrainingStep | None,
-        coarse: CoarseStep | None,
-        noise: Noise | None,
+        coarse: TrainingStep | None,
+        precision: Precision | None,
     ) -> None:
-        super().__init__(tolerance, noise)
-        self.candidate, self.eager = candidate, eager
-        self.fp64, self.coarse = fp64, coarse
-
-    def run(self) -> None:
-        for where, values in self._pairs():
-            self._compare(where, *values)
-
-    def _pairs(self) -> Iterator[tuple[str, tuple[torch.Tensor | None, ...]]]:
-        """Yield what a tensor is called, and its value in the compiled, the eager, the float64 and the coarse step."""
-        steps = self.candidate, self.eager, self.fp64, self.coarse.step if self.coarse else None
-        values = [{} if step is None else named_values(step) for step in steps]
-        for name in dict.fromkeys([*values[1], *values[0]]):
-            yield name, tuple(one.get(name) for one in values)
-
-    def _compare(
-        self,
-        where: str,
-        candidate: torch.Tensor | None,
-        eager: torch.Tensor | None,
-        fp64: torch.Tensor | None,
-        coarse: torch.Tensor | None,
-    ) -> None:
-        if candidate is None and eager is None:
-            return
-        if candidate is None or eager is None:
-            has = "there is none" if candidate is None else "there is one"
-            self.add(where, "missing", f"{has} in the compiled training, but in eager it is the other way round")
-            return
-        for kind in ("shape", "dtype", "device"):
-            ours, theirs = getattr(candidate, kind), getattr(eager, kind)
-            if ours != theirs:
-                self.add(where, kind, f"compiled {ours}, eager {theirs}")
-                return
-        rounded = Coarse(self.coarse.precision, coarse) if self.coarse else None
-        self._judge(where, candidate, eager, fp64, rounded)
-
-    def _judge(
-        self,
-        where: str,
-        candidate: torch.Tensor,
-        eager: torch.Tensor,
-        fp64: torch.Tensor | None,
-        coarse: Coarse | None,
-    ) -> None:
-        noise = None if self.noise is None else self.noise.of(where, eager, fp64)
-        self.judged(where, judge(self.tolerance, candidate, eager, fp64, coarse, noise))
-
-
-def named_values(step: TrainingStep) -> dict[str, torch.Tensor | None]:
-    """Return what a step made under the names that reports give it."""
-    values: dict[str, torch.Tensor | None] = {"loss": step.loss}
-    for kind, group in (("gradient of", step.gradients), ("parameter", step.parameters), ("buffer", step.buffers)):
-        values |= {f"{kind} {name}": value for name, value in group.items()}
-    return values
-
-
-def noise_of(eager: TrainingStep, run: Callable[[int], TrainingStep]) -> NoiseSource:
-    """Return what takes the step that ``eager`` is again, each time rounded otherwise."""
-    return Noise.source(_floats(eager), lambda seed: _floats(run(seed)))
-
-
-def _floats(step: TrainingStep) -> dict[str, torch.Tensor]:
-    return {name: value for name, value in named_values(step).items() if value is not None and is_float(value.dtype)}
+        ours, theirs = candidate.named_values(), eager.named_values()
+        exact, rounded = ({} if step is None else step.named_values() for step in (fp64, coarse))
+        for where in {**theirs, **ours}:
+            found, expected = ours.get(where), theirs.get(where)
+            if found is None and expected is None:
+                continue
+            if found is None or expected is None:
+                has = "there is none" if found is None else "there is one"
+                self.add(where, "missing", f"{has} in the compiled training, but in eager it is the other way round")
+                continue
+            kinds = (kind for kind in ("shape", "dtype", "device") if getattr(found, kind) != getattr(expected, kind))
+            other = next(kinds, "")
+            if other:
+                self.add(where, other, f"compiled {getattr(found, other)}, eager {getattr(expected, other)}")
+            else:
+                at_coarse = Coarse(precision, rounded.get(where)) if precision else None
+                self.judge(where, found, expected, exact.get(where), at_coarse)
 
 
 def _flaw(eager: TrainingStep, fp64: TrainingStep, noise: NoiseSource) -> str | None:
@@ -400,20 +412,17 @@ def _flaw(eager: TrainingStep, fp64: TrainingStep, noise: NoiseSource) -> str | 
         return NOTHING_TO_REFINE
     limit = max(math.sqrt(torch.finfo(dtype).eps) for dtype in narrow)
     distance, size = _distance(eager.gradients, fp64.gradients)
-    if not distance <= limit * size and not distance <= _moved_by_rounding(eager, noise):
-        return (
-            f"the float64 run computes something else: its gradients are {distance / size if size else math.inf:.2g} "
-            f"of their size away from eager's (random numbers, or choices that flipped)"
-        )
-    return None
-
-
-def _moved_by_rounding(eager: TrainingStep, noise: NoiseSource) -> float:
-    """Return how far all gradients together may be from float64 for no reason but rounding; 0 where it says nothing."""
+    if distance <= limit * size:
+        return None
     gradients = {f"gradient of {name}": value for name, value in eager.gradients.items()}
     found = [_distance(run, gradients) for run in noise(FEW_RUNS).runs]
     moved = statistics.median(distance for distance, _ in found) if found else 0.0
-    return EAGER_ERROR_FACTOR * moved if all(moved <= MOST_MOVED * size for _, size in found) else 0.0
+    if distance <= EAGER_ERROR_FACTOR * moved and all(moved <= MOST_MOVED * size for _, size in found):
+        return None
+    return (
+        f"the float64 run computes something else: its gradients are {distance / size if size else math.inf:.2g} "
+        f"of their size away from eager's (random numbers, or choices that flipped)"
+    )
 
 
 def _distance(first: Values, second: Values) -> tuple[float, float]:
@@ -428,7 +437,7 @@ def _distance(first: Values, second: Values) -> tuple[float, float]:
     return math.sqrt(apart), math.sqrt(size)
 
 
-def largest_error(values: Values, exact: Values) -> float:
+def _largest_error(values: Values, exact: Values) -> float:
     """Return the largest distance of any element of ``values`` from the float64 value of it."""
     pairs = [(values.get(name), truth) for name, truth in exact.items()]
     errors = [

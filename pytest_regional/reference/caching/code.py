@@ -7,6 +7,7 @@ it reads; torch and the standard library are described by names, because the key
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import enum
 import functools
@@ -21,12 +22,12 @@ from typing import Any
 import torch
 import torch.fx
 
-from pytest_regional._base.errors import RegionalError
 from pytest_regional._torch import process_state
 from pytest_regional._torch.autograd_cache import tensor_text
 from pytest_regional._torch.fx_graphs import is_graph_module
 from pytest_regional._torch.operators import is_higher_order_op, is_op_overload, is_op_packet, schema_of
 from pytest_regional._torch.tracing import inner_tensors, is_fake_tensor
+from pytest_regional.reference.caching.container import UnstorableError
 
 _ATOMS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
 _TORCH_VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -42,18 +43,14 @@ _NO_FACTS = frozenset(
 _MOST_VALUES, _MOST_ELEMENTS = 20_000, 1 << 16
 
 
-class UnstableValueError(RegionalError, ValueError):
-    """A value in a cache key has no text that is the same in every process."""
-
-
 def user_code(graph: torch.fx.GraphModule, inputs: Iterable[Any] = ()) -> Iterator[str]:
     """Yield a line for everything by which the user's code decides over the result for ``graph``; none for most.
 
     Raises:
-        UnstableValueError: code that PyTorch does not show, or that reads a value without a text; saying which.
+        UnstorableError: code that PyTorch does not show, or that reads a value without a text; saying which.
     """
     for name, kernel in process_state.replaced_kernels():
-        raise UnstableValueError(_hidden(name, kernel))
+        raise UnstorableError(_hidden(name, kernel))
     yield from _traced_code(graph, inputs)
 
 
@@ -64,7 +61,7 @@ def region_tag(graph: torch.fx.GraphModule) -> str:
     """
     try:
         lines = [*_traced_code(graph, ())]
-    except UnstableValueError:
+    except UnstorableError:
         lines = [secrets.token_hex()]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest() if lines else ""
 
@@ -77,7 +74,12 @@ def _traced_code(graph: torch.fx.GraphModule, inputs: Iterable[Any]) -> Iterator
         (kind for kind in kinds if _origin_of(kind) != "torch" and kind.__module__ != "builtins"), key=class_name
     ):
         yield f"class {class_name(kind)}: {_described(kind)}"
-    for target in _called_in(graph):
+    called: dict[Any, None] = {}
+    for module in graph.modules():
+        for node in module.graph.nodes if is_graph_module(module) else ():
+            if node.op in ("call_function", "call_method"):
+                called[node.target if node.op == "call_function" else getattr(torch.Tensor, node.target, None)] = None
+    for target in called:
         if isinstance(target, types.FunctionType):
             yield from (f"torch function {name}: {_described(value)}" for name, value in _replaced_in(target))
             continue
@@ -87,23 +89,11 @@ def _traced_code(graph: torch.fx.GraphModule, inputs: Iterable[Any]) -> Iterator
                 yield f"operator {op}: {_described(op)}"
 
 
-def _called_in(graph: torch.fx.GraphModule) -> Iterator[Any]:
-    """Yield what ``graph`` and the bodies in it call, once each; methods of tensors as functions."""
-    called: dict[Any, None] = {}
-    for module in graph.modules():
-        for node in module.graph.nodes if is_graph_module(module) else ():
-            if node.op == "call_function":
-                called[node.target] = None
-            elif node.op == "call_method":
-                called[getattr(torch.Tensor, node.target, None)] = None
-    yield from called
-
-
 def _described(value: Any) -> str:
     try:
         return hashlib.sha256(_Description().text(value).encode()).hexdigest()
     except RecursionError as error:
-        raise UnstableValueError("the code that an operator runs is nested too deeply to be described") from error
+        raise UnstorableError("the code that an operator runs is nested too deeply to be described") from error
 
 
 def _is_torchs(op: Any) -> bool:
@@ -130,7 +120,7 @@ class _Description:
         """Return the text of any value.
 
         Raises:
-            UnstableValueError: what it is in another process cannot be said.
+            UnstorableError: what it is in another process cannot be said.
         """
         if type(value) in _ATOMS or isinstance(value, _TORCH_VALUES):
             return f"{type(value).__name__}:{value!r}"
@@ -145,7 +135,7 @@ class _Description:
         if id(value) in self._seen:
             return f"again {self._seen[id(value)]}"
         if len(self._seen) > _MOST_VALUES:
-            raise UnstableValueError("the code that an operator runs refers to too many values to be described")
+            raise UnstorableError("the code that an operator runs refers to too many values to be described")
         self._seen[id(value)] = len(self._seen)
         self._kept.append(value)
         return f"{type(value).__name__}({self._of(value)})"
@@ -222,7 +212,7 @@ class _Description:
         if is_fake_tensor(value) or value.is_meta:
             return f"{value.dtype} {list(value.shape)}"
         if value.numel() > _MOST_ELEMENTS or type(value) not in (torch.Tensor, torch.nn.Parameter):
-            raise UnstableValueError(f"the code of an operator reads a tensor of {value.numel()} elements")
+            raise UnstorableError(f"the code of an operator reads a tensor of {value.numel()} elements")
         return tensor_text(value)
 
     def _op(self, op: Any) -> str:
@@ -241,39 +231,37 @@ class _Description:
             parts |= {"fake": None, **process_state.traced_parts(custom)}
             derivative = None
         for kernel in process_state.kernels_of(name):
-            if kernel.is_python and not _is_shown(kernel, custom, derivative, parts.get("fake")):
-                raise UnstableValueError(_hidden(name, kernel))
             if not kernel.is_python:
                 parts["libraries"] = process_state.loaded_libraries()
+                continue
+            # Does ``parts`` hold the Python function of the kernel, or does nothing depend on it?
+            if custom is not None and kernel.file.endswith("/torch/_library/custom_ops.py"):
+                is_shown = True
+            elif kernel.key == "Autograd" and not kernel.replaced:
+                is_shown = derivative is not None
+            elif kernel.key in ("Meta", "CompositeExplicitAutograd"):  # gives the shapes without a fake function
+                is_shown = parts.get("fake") is not None or custom is not None
+            else:
+                is_shown = not process_state.runs_while_traced(kernel.key)
+            if not is_shown:
+                raise UnstorableError(_hidden(name, kernel))
         return f"{name} {self.text(parts)}"
 
     def _object(self, value: Any) -> str:
         if _origin_of(type(value)) == "stdlib" and type(value).__module__ != "builtins":
             return class_name(type(value))
         state = getattr(value, "__dict__", None)
-        slots = [name for base in type(value).__mro__ for name in _slots_of(base) if hasattr(value, name)]
+        slots = []
+        for base in type(value).__mro__:
+            names = vars(base).get("__slots__", ())
+            names = (names,) if isinstance(names, str) else [name for name in names if not name.startswith("__")]
+            slots += [name for name in names if hasattr(value, name)]
         if state is None and not slots:
-            raise UnstableValueError(
+            raise UnstorableError(
                 f"the code of an operator, or of a tensor subclass, reads an object of type {class_name(type(value))}, "
                 f"which has no text that is the same in every process"
             )
         return self.all((type(value), state, {name: getattr(value, name) for name in slots}))
-
-
-def _slots_of(owner: type) -> tuple[str, ...]:
-    slots = vars(owner).get("__slots__", ())
-    return (slots,) if isinstance(slots, str) else tuple(name for name in slots if not name.startswith("__"))
-
-
-def _is_shown(kernel: process_state.Kernel, custom: Any, derivative: Any, fake: Any) -> bool:
-    """Return whether the description holds the Python function of ``kernel``, or nothing depends on it."""
-    if custom is not None and kernel.file.endswith("/torch/_library/custom_ops.py"):
-        return True
-    if kernel.key == "Autograd" and not kernel.replaced:
-        return derivative is not None
-    if kernel.key in ("Meta", "CompositeExplicitAutograd"):  # gives the shapes where there is no fake function
-        return fake is not None or custom is not None
-    return not process_state.runs_while_traced(kernel.key)
 
 
 _ABSENT: Any = object()
@@ -348,13 +336,16 @@ def _replaced_in(function: types.FunctionType) -> list[tuple[str, Any]]:
             continue
         seen.add(id(value))
         if isinstance(value, types.FunctionType) and _origin(value.__code__.co_filename) == "torch":
-            todo += _called_by(value)
+            for chain in _chains_in(value.__code__):
+                read = _value_at(value.__globals__, chain)
+                if read is not _ABSENT:
+                    todo.append((f"{value.__module__}: {'.'.join(chain)}", read))
+            for cell in value.__closure__ or ():
+                with contextlib.suppress(ValueError):  # an empty cell
+                    todo.append((f"{value.__module__}.{value.__qualname__}", cell.cell_contents))
         elif not isinstance(value, _NEVER_FOREIGN) and _origin_of(type(value)) != "torch" and not _is_stdlib(value):
             found[name] = value
     return sorted(found.items())
-
-
-_NEVER_FOREIGN = (*_ATOMS, *_BUILT_IN, *_TORCH_VALUES, types.ModuleType, type, list, dict, tuple, set, frozenset)
 
 
 def _is_stdlib(value: Any) -> bool:
@@ -362,17 +353,7 @@ def _is_stdlib(value: Any) -> bool:
     return _origin(code.co_filename) == "stdlib" if code else _origin_of(type(value)) == "stdlib"
 
 
-def _called_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield what a function of torch's reads from torch's modules, and what it closes over, with names."""
-    for chain in _chains_in(function.__code__):
-        value = _value_at(function.__globals__, chain)
-        if value is not _ABSENT:
-            yield f"{function.__module__}: {'.'.join(chain)}", value
-    for cell in function.__closure__ or ():
-        try:
-            yield f"{function.__module__}.{function.__qualname__}", cell.cell_contents
-        except ValueError:
-            continue
+_NEVER_FOREIGN = (*_ATOMS, *_BUILT_IN, *_TORCH_VALUES, types.ModuleType, type, list, dict, tuple, set, frozenset)
 
 
 def code_digest(code: types.CodeType) -> str:

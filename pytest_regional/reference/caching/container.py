@@ -31,13 +31,13 @@ import threading
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pytest_regional._base import files
-from pytest_regional._base.errors import RegionalError, RegionalWarning
+from pytest_regional._base.errors import RegionalError, RegionalValueError, RegionalWarning
 from pytest_regional._base.files import NotPrivateError
 from pytest_regional._torch import cpp
 
@@ -47,7 +47,11 @@ class ArtifactError(RegionalError, RuntimeError):
 
 
 class WrongKindError(ArtifactError):
-    """An intact artifact of another kind."""
+    """It holds something else than was asked for."""
+
+
+class UnstorableError(RegionalValueError):
+    """A value means nothing in another process, or cannot be stored for it; the message names it."""
 
 
 class ArtifactNotFoundError(ArtifactError):
@@ -60,11 +64,6 @@ class CacheWarning(RegionalWarning):
 
 _said: set[str] = set()
 _saying = threading.Lock()
-
-
-def warn(message: str) -> None:
-    """Warn with ``message`` as a ``CacheWarning``."""
-    warnings.warn(message, CacheWarning, stacklevel=3)
 
 
 def warn_once(message: str, *, about: str = "") -> None:
@@ -90,15 +89,6 @@ def warn_of_unusable_entry(error: Exception) -> None:
         stacklevel=3,
     )
 
-
-__all__ = [
-    "FORMAT_VERSION",
-    "ArtifactError",
-    "ArtifactNotFoundError",
-    "WrongKindError",
-    "seal",
-    "unseal",
-]
 
 # Not text, and with a line end that a transfer in text mode would change.
 MAGIC = b"\x89REGION\n"
@@ -140,95 +130,67 @@ def unseal(
     Raises:
         ArtifactError: its subclass tells what is wrong, the message also where and what to do.
     """
-    check = _Check(data, where or "these bytes")
-    header = check.header()
-    check.belongs(header, kind, key)
-    check.machine(header, machine or this_machine())
-    return check.payload
+    where = where or "these bytes"
+    header, payload = _opened(data, where)
+    if header["kind"] != kind:
+        raise WrongKindError(f"{where} holds {header['kind']!r}, not {kind!r}. Check the path.")
+    if key is not None and header["key"] != key:
+        raise ArtifactError(
+            f"{where} belongs to the key {header['key'] or '(none)'}, not to {key}: it was moved or copied. "
+            f"Delete it and compile again."
+        )
+    there, here = dict(header["machine"]), (machine or this_machine()).as_dict()
+    if there.get("torch") != here["torch"]:
+        raise ArtifactError(
+            f"{where} was compiled by torch {there.get('torch')}; this is torch {here['torch']}. "
+            f"Compile again with this one, or install that one."
+        )
+    if there != here:
+        names = [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]
+        differences = "; ".join(f"{name} {there.get(name)!r} there, {here.get(name)!r} here" for name in names)
+        raise ArtifactError(f"{where} was compiled on another machine: {differences}. Compile again on this one.")
+    return payload
 
 
-@dataclass
-class _Check:
-    """The check of one container."""
+def _opened(data: bytes, where: str) -> tuple[dict[str, Any], bytes]:
+    """Check lengths and checksums; return the header and the payload."""
 
-    data: bytes
-    where: str
-    payload: bytes = b""
+    def damaged(how: str) -> ArtifactError:
+        return ArtifactError(f"{where} is {how}. Copy it again, or delete it and compile again.")
 
-    def header(self) -> dict[str, Any]:
-        """Check lengths and checksums; keep the payload and return the header."""
-        lengths = self._preamble()
-        stop = _HEADER_AT + lengths[0]
-        expected = stop + lengths[1]
-        if len(self.data) < expected:
-            raise self._truncated(f"{len(self.data)} of {expected} bytes exist")
-        if len(self.data) > expected:
-            raise self._corrupted(f"{len(self.data) - expected} bytes follow its end")
-        header, payload = self.data[_HEADER_AT:stop], self.data[stop:]
-        if _checksum(self.data[:_START], header, payload) != self.data[_START:_HEADER_AT]:
-            raise self._corrupted("its checksum does not match its contents")
-        self.payload = payload
-        return self._fields(header)
-
-    def _fields(self, header: bytes) -> dict[str, Any]:
-        # The checksum holds, so another program wrote this in our format.
-        try:
-            fields = json.loads(header)
-        except ValueError as error:
-            raise self._corrupted("its header is not JSON") from error
-        if not isinstance(fields, dict) or not {"kind", "key", "machine"} <= fields.keys():
-            raise self._corrupted("its header lacks kind, key or machine")
-        return fields
-
-    def _preamble(self) -> tuple[int, int]:
-        data = self.data
-        if not data:
-            raise ArtifactError(f"{self.where} is empty. Delete it and compile again.")
-        if data[: len(MAGIC)] != MAGIC[: len(data)]:
-            raise ArtifactError(
-                f"{self.where} is not an artifact of pytest-regional: it starts with {data[:8]!r}. Check the path."
-            )
-        if len(data) < _HEADER_AT:
-            raise self._truncated(f"{len(data)} bytes are fewer than any artifact has")
-        if zlib.crc32(data[: _PREAMBLE.size]) != _CRC.unpack_from(data, _PREAMBLE.size)[0]:
-            raise self._corrupted("the checksum of its first bytes does not match")
-        _, version, header_length, payload_length = _PREAMBLE.unpack_from(data)
-        if version != FORMAT_VERSION:
-            raise ArtifactError(
-                f"{self.where} is written in format {version}; this pytest-regional reads format {FORMAT_VERSION}. "
-                f"Compile again, or use the pytest-regional that wrote it."
-            )
-        return header_length, payload_length
-
-    def belongs(self, header: dict[str, Any], kind: str, key: str | None) -> None:
-        """Raise for another kind or key."""
-        if header["kind"] != kind:
-            raise WrongKindError(f"{self.where} holds {header['kind']!r}, not {kind!r}. Check the path.")
-        if key is not None and header["key"] != key:
-            raise ArtifactError(
-                f"{self.where} belongs to the key {header['key'] or '(none)'}, not to {key}: it was moved or copied. "
-                f"Delete it and compile again."
-            )
-
-    def machine(self, header: dict[str, Any], here: TargetFingerprint) -> None:
-        """Raise if it was compiled elsewhere, with the fields that differ."""
-        there, mine = dict(header["machine"]), here.as_dict()
-        if there == mine:
-            return
-        if there.get("torch") != mine["torch"]:
-            raise ArtifactError(
-                f"{self.where} was compiled by torch {there.get('torch')}; this is torch {mine['torch']}. "
-                f"Compile again with this one, or install that one."
-            )
-        names = [name for name in sorted({*there, *mine}) if there.get(name) != mine.get(name)]
-        differences = "; ".join(f"{name} {there.get(name)!r} there, {mine.get(name)!r} here" for name in names)
-        raise ArtifactError(f"{self.where} was compiled on another machine: {differences}. Compile again on this one.")
-
-    def _truncated(self, how: str) -> ArtifactError:
-        return ArtifactError(f"{self.where} is truncated: {how}. Copy it again, or delete it and compile again.")
-
-    def _corrupted(self, how: str) -> ArtifactError:
-        return ArtifactError(f"{self.where} is corrupted: {how}. Copy it again, or delete it and compile again.")
+    if not data:
+        raise ArtifactError(f"{where} is empty. Delete it and compile again.")
+    if data[: len(MAGIC)] != MAGIC[: len(data)]:
+        raise ArtifactError(
+            f"{where} is not an artifact of pytest-regional: it starts with {data[:8]!r}. Check the path."
+        )
+    if len(data) < _HEADER_AT:
+        raise damaged(f"truncated: {len(data)} bytes are fewer than any artifact has")
+    if zlib.crc32(data[: _PREAMBLE.size]) != _CRC.unpack_from(data, _PREAMBLE.size)[0]:
+        raise damaged("corrupted: the checksum of its first bytes does not match")
+    _, version, header_length, payload_length = _PREAMBLE.unpack_from(data)
+    if version != FORMAT_VERSION:
+        raise ArtifactError(
+            f"{where} is written in format {version}; this pytest-regional reads format {FORMAT_VERSION}. "
+            f"Compile again, or use the pytest-regional that wrote it."
+        )
+    stop = _HEADER_AT + header_length
+    expected = stop + payload_length
+    if len(data) < expected:
+        raise damaged(f"truncated: {len(data)} of {expected} bytes exist")
+    if len(data) > expected:
+        raise damaged(f"corrupted: {len(data) - expected} bytes follow its end")
+    header, payload = data[_HEADER_AT:stop], data[stop:]
+    if _checksum(data[:_START], header, payload) != data[_START:_HEADER_AT]:
+        raise damaged("corrupted: its checksum does not match its contents")
+    # The checksum holds, so another program wrote a wrong header in our format.
+    try:
+        fields = json.loads(header)
+    except ValueError as error:
+        raise damaged("corrupted: its header is not JSON") from error
+    if not isinstance(fields, dict) or not {"kind", "key", "machine"} <= fields.keys():
+        raise damaged("corrupted: its header lacks kind, key or machine")
+    return fields, payload
 
 
 def _checksum(start: bytes, header: bytes, payload: bytes) -> bytes:
@@ -242,10 +204,6 @@ def _checksum(start: bytes, header: bytes, payload: bytes) -> bytes:
 _PICKLING_ERRORS = (pickle.PicklingError, AttributeError, TypeError, ValueError, RuntimeError)
 
 
-class UnsavableGraphError(RegionalError):
-    """The result of a compile holds something that cannot be stored; the message says what."""
-
-
 def dumped(value: Any, parts: Iterable[tuple[str, Any]], dump: Callable[[Any], bytes] = pickle.dumps) -> bytes:
     """Return ``dump(value)``.
 
@@ -255,38 +213,25 @@ def dumped(value: Any, parts: Iterable[tuple[str, Any]], dump: Callable[[Any], b
         dump: returns the bytes of the whole or of a part.
 
     Raises:
-        UnsavableGraphError: a part cannot be dumped; the message names it.
+        UnstorableError: a part cannot be dumped; the message names it.
         Exception: the error of ``dump``, if every part alone can be dumped, so that no single value is at fault.
     """
     try:
         return dump(value)
+    except UnstorableError:
+        raise
     except _PICKLING_ERRORS:
         for name, part in parts:
-            _require_bytes(name, part, dump)
+            try:
+                dump(part)
+            except UnstorableError:
+                raise
+            except _PICKLING_ERRORS as error:
+                raise UnstorableError(f"{name} cannot be pickled: {type(error).__name__}: {error}") from error
         raise
 
 
-def _require_bytes(name: str, part: Any, dump: Callable[[Any], bytes]) -> None:
-    try:
-        dump(part)
-    except _PICKLING_ERRORS as error:
-        raise UnsavableGraphError(f"{name} cannot be pickled: {type(error).__name__}: {error}") from error
-
-
 KIND = "outer cache entry"
-
-
-class EntryStore(Protocol):
-    """A store of entries: payloads by key.
-
-    A key can have several payloads, one per set of guards from dynamic shapes; a lookup tries them in turn.
-    """
-
-    def candidates(self, key: str) -> Iterator[bytes]:
-        """Yield the payloads saved under ``key``."""
-
-    def save(self, key: str, payload: bytes) -> bool:
-        """Save ``payload`` under ``key`` if possible, and return whether it was."""
 
 
 def require_key(key: str) -> None:
@@ -322,8 +267,7 @@ class TargetFingerprint:
 
     def digest(self) -> str:
         """Return a hash over all fields."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self.as_dict(), sort_keys=True).encode()).hexdigest()
 
     def as_dict(self) -> dict[str, str]:
         """Return the fields by name."""
@@ -337,12 +281,13 @@ def this_machine() -> TargetFingerprint:
 
 @functools.cache
 def _machine(cpu_capability: str) -> TargetFingerprint:
+    words = [sys.platform, platform.machine(), *cpp.vector_instructions(), f"features {_cpu_features()}"]
     return TargetFingerprint(
         python=f"{platform.python_implementation()} {sys.version_info[0]}.{sys.version_info[1]}{sys.abiflags}",
         torch=_torch(),
         triton=_triton(),
         compiler=_compiler(*cpp.cpp_compiler()),
-        cpu=_cpu(cpu_capability),
+        cpu=" ".join([*words, f"as {cpu_capability}"] if cpu_capability else words),
         gpu=_gpu(),
     )
 
@@ -355,10 +300,8 @@ def _torch() -> str:
 
 def _triton() -> str:
     for package in ("triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu"):
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return ""
 
 
@@ -369,11 +312,6 @@ def _compiler(path: str, version_text: str) -> str:
     found = re.search(r"[A-Za-z ]*\bversion [^_\n]+", version_text)
     said = found.group().strip() if found else hashlib.sha256(version_text.encode()).hexdigest()[:16]
     return f"{Path(path).name}: {said}"
-
-
-def _cpu(capability: str) -> str:
-    words = [sys.platform, platform.machine(), *cpp.vector_instructions(), f"features {_cpu_features()}"]
-    return " ".join([*words, f"as {capability}"] if capability else words)
 
 
 def _cpu_features() -> str:
@@ -390,25 +328,15 @@ def _gpu() -> str:
         return ""
     devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     names = sorted({f"{device.name} sm_{device.major}{device.minor}" for device in devices})
-    return f"{', '.join(names)}; {_gpu_runtime()}; {_gpu_driver()}"
-
-
-def _gpu_runtime() -> str:
-    import torch
-
-    return f"hip {torch.version.hip}" if torch.version.hip else f"cuda {torch.version.cuda}"
-
-
-def _gpu_driver() -> str:
-    """Return the driver's version, from a file, so that no driver is initialized."""
-    for path in ("/proc/driver/nvidia/version", "/sys/module/amdgpu/version"):
-        try:
+    runtime = f"hip {torch.version.hip}" if torch.version.hip else f"cuda {torch.version.cuda}"
+    driver = "unknown"
+    for path in ("/proc/driver/nvidia/version", "/sys/module/amdgpu/version"):  # no driver is initialized
+        with contextlib.suppress(OSError):
             lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
-            continue
-        found = re.search(r"\d+(\.\d+)+", lines[0] if lines else "")
-        return f"driver {found.group()}" if found else "driver unknown"
-    return "driver unknown"
+            found = re.search(r"\d+(\.\d+)+", lines[0] if lines else "")
+            driver = found.group() if found else "unknown"
+            break
+    return f"{', '.join(names)}; {runtime}; driver {driver}"
 
 
 _WHY = "Artifacts are pickles: whoever can write one there can run code here."
@@ -433,16 +361,6 @@ def require_private(folder: Path) -> None:
         raise ArtifactError(f"{what} is not a directory. Delete it, or choose another directory.") from error
     with _unsafe():
         files.private_folder(folder)
-
-
-def require_own_file(path: Path, found: os.stat_result) -> None:
-    """Raise for a file that another user owns or can write to: it may be older than the directory's permissions.
-
-    Raises:
-        ArtifactError: with what to do.
-    """
-    with _unsafe():
-        files.require_own(path, found)
 
 
 @contextlib.contextmanager
@@ -499,7 +417,8 @@ def read_private(path: Path) -> bytes:
         raise ArtifactError(f"{path} is {_what(mode)}, not the file of an artifact. Name the file.")
     require_private(path.parent)
     with path.open("rb") as file:
-        require_own_file(path, os.fstat(file.fileno()))
+        with _unsafe():  # the file may be older than the directory's permissions
+            files.require_own(path, os.fstat(file.fileno()))
         return file.read()
 
 
@@ -534,23 +453,19 @@ def write_atomically(path: Path, data: bytes, *, scratch: Path | None = None) ->
 @contextlib.contextmanager
 def _temporary(folder: Path) -> Iterator[tuple[int, Path]]:
     """Yield a locked new file and its name; it is deleted afterwards unless it was renamed."""
-    descriptor, temporary = _locked_file(folder)
-    try:
-        yield descriptor, temporary
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        os.close(descriptor)
-
-
-def _locked_file(folder: Path) -> tuple[int, Path]:
     while True:
         temporary = folder / f"{secrets.token_hex(8)}{_TEMPORARY}"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         _lock(descriptor)
         if os.fstat(descriptor).st_nlink:
-            return descriptor, temporary
+            break
         # A writer that came between open and lock considered the file abandoned.
+        os.close(descriptor)
+    try:
+        yield descriptor, temporary
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
         os.close(descriptor)
 
 
@@ -569,20 +484,14 @@ def remove_abandoned(folder: Path) -> int:
 
     A lock, unlike a process id, also works across containers and machines.
     """
-    return sum(_remove_if_abandoned(path) for path in folder.glob(f"*{_TEMPORARY}"))
-
-
-def _remove_if_abandoned(path: Path) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        if not _lock(descriptor, wait=False):
-            return False
-        os.unlink(path)
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
+    removed = 0
+    for path in folder.glob(f"*{_TEMPORARY}"):
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                if _lock(descriptor, wait=False):
+                    os.unlink(path)
+                    removed += 1
+            finally:
+                os.close(descriptor)
+    return removed

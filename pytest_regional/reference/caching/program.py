@@ -8,13 +8,11 @@ not its own, and writes a shared region again for every call.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib
 import io
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,28 +25,22 @@ from pytest_regional._torch.fx_graphs import attribute, is_graph_module, use_box
 from pytest_regional._torch.inductor import aot_compiled_artifact, output_code
 from pytest_regional._torch.operators import is_higher_order_op, is_op_overload
 from pytest_regional._torch.tracing import is_fake_tensor, is_symbolic, without_dispatch_modes
-from pytest_regional.reference.caching.container import UnsavableGraphError, dumped, write_atomically
+from pytest_regional.reference.caching.container import UnstorableError, dumped, write_atomically
 from pytest_regional.reference.compile_regions import Compiled, as_graph_target
 
 
 @contextlib.contextmanager
 def materialized(files: Iterable[CodeFile]) -> Iterator[None]:
     """Provide ``files`` to code loaded inside: original sources, and libraries without the C++ compiler."""
-    with libraries_at_hand({str(_in_place(file)): file for file in files}):
+    in_place = {}
+    for file in files:
+        path = inductor_cache_dir() / file.path
+        if not path.is_file() or path.read_bytes() != file.content:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, file.content)
+        in_place[str(path)] = file
+    with libraries_at_hand(in_place):
         yield
-
-
-def _in_place(file: CodeFile) -> Path:
-    """Write ``file`` below Inductor's cache directory, unless it exists with the same content."""
-    path = inductor_cache_dir() / file.path
-    if not path.is_file() or _digest(path.read_bytes()) != _digest(file.content):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, file.content)
-    return path
-
-
-def _digest(content: bytes) -> bytes:
-    return hashlib.sha256(content).digest()
 
 
 @dataclass(frozen=True)
@@ -77,12 +69,12 @@ class RegionCode:
         """Describe the region that ``target`` calls.
 
         Raises:
-            UnsavableGraphError: PyTorch's result cannot be stored.
+            UnstorableError: PyTorch's result cannot be stored.
         """
         artifact = target.__wrapped__
         if not is_serializable(artifact):
             why = why_unserializable(artifact) or "PyTorch's caches were off while it was compiled"
-            raise UnsavableGraphError(f"region {target.__name__} has no result that can be stored: {why}")
+            raise UnstorableError(f"region {target.__name__} has no result that can be stored: {why}")
         # PyTorch's own pass wraps compiled regions too, but without this attribute.
         plain = getattr(target, "makes_plain_values", False)
         return cls(target.__name__, plain, artifact.serialize(), code_files(artifact))
@@ -102,7 +94,7 @@ def dump_program(gm: torch.fx.GraphModule) -> bytes:
     """Serialize ``gm`` with its compiled regions.
 
     Raises:
-        UnsavableGraphError: naming the part that cannot be stored.
+        UnstorableError: naming the part that cannot be stored.
     """
     regions: dict[int, Callable[..., Any]] = {}
 
@@ -215,15 +207,12 @@ class _Pickler(pickle.Pickler):
         if is_op_overload(obj):
             return _operator, (obj.name(),)
         if is_higher_order_op(obj):
-            return self._higher_order(obj)
+            if obj.__name__ in _KERNEL_TABLE_OPS:
+                raise UnstorableError(f"{obj.__name__} outside a region calls a kernel by its index in this process")
+            return _higher_order_operator, (type(obj).__module__, obj.__name__)
         if is_symbolic(obj) or is_fake_tensor(obj):
-            raise UnsavableGraphError(f"a {type(obj).__name__} of this trace, {obj}, is a constant of the graph")
+            raise UnstorableError(f"a {type(obj).__name__} of this trace, {obj}, is a constant of the graph")
         return NotImplemented
-
-    def _higher_order(self, op: Any) -> Any:
-        if op.__name__ in _KERNEL_TABLE_OPS:
-            raise UnsavableGraphError(f"{op.__name__} outside a region calls a kernel by its index in this process")
-        return _higher_order_operator, (type(op).__module__, op.__name__)
 
 
 class _Unpickler(pickle.Unpickler):
@@ -265,12 +254,10 @@ class CompiledGraph(output_code()):  # type: ignore[misc]
         """Serialize the graph (on the copy of this object that is stored).
 
         Raises:
-            UnsavableGraphError: it holds something that cannot be stored.
+            UnstorableError: it holds something that cannot be stored.
         """
         if self._takes_tokens:
-            raise UnsavableGraphError(
-                "AOTAutograd passes no effect tokens (of a print, of linalg.inv) to what it loads"
-            )
+            raise UnstorableError("AOTAutograd passes no effect tokens (of a print, of linalg.inv) to what it loads")
         if self._graph_module is not None:
             self._program = dump_program(self._graph_module)
             self._graph_module = None

@@ -9,9 +9,10 @@ import importlib.util
 import os
 import secrets
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from pytest_regional._base.text import masked, shown, without_secrets_of
 from pytest_regional._torch import caches as private
@@ -23,13 +24,11 @@ from pytest_regional.reference.caching.container import (
     ArtifactError,
     ArtifactNotFoundError,
     CacheWarning,
-    EntryStore,
     read_private,
     require_key,
     require_private,
     seal,
     unseal,
-    warn,
     warn_once,
     write_atomically,
 )
@@ -97,14 +96,18 @@ class EntryFiles:
             return None
         try:
             payload = _read(key, aside, path)
-            _put_back(aside, path)
+            with contextlib.suppress(FileExistsError):  # an equal one, and newer: the name is the contents' digest
+                os.link(aside, path)
         except (ArtifactError, OSError):
-            warn(f"A compiled result was removed, and is compiled again: {why}")
+            message = f"A compiled result was removed, and is compiled again: {why}"
+            warnings.warn(message, CacheWarning, stacklevel=2)
             return None
         else:
             return payload
         finally:
-            _discard(aside)
+            with contextlib.suppress(OSError):
+                # Only its owner empties a directory in an entry's place.
+                aside.unlink() if aside.is_symlink() or not aside.is_dir() else aside.rmdir()
 
 
 class LocalStore(EntryFiles):
@@ -124,17 +127,13 @@ class LocalStore(EntryFiles):
             require_private(folder)
             require_private(scratch)
             sealed = seal(payload, kind=KIND, key=key)
-            write_atomically(folder / _file_name(payload), sealed, scratch=scratch)
+            write_atomically(folder / f"{hashlib.sha256(payload).hexdigest()[:40]}{_SUFFIX}", sealed, scratch=scratch)
         except (OSError, ArtifactError) as error:
             # The message may name a temporary file, so it does not identify the failure.
             same = f"save {self.folder} {type(error).__name__} {getattr(error, 'errno', '')}"
             warn_once(f"Compiled results are not saved in {self.folder}: {error}", about=same)
             return False
         return True
-
-    def keys(self) -> tuple[str, ...]:
-        """Return the keys with entries, sorted."""
-        return tuple(sorted({path.parent.name for path in self.folder.glob(f"*/*{_SUFFIX}")}))
 
     def _folder_of(self, key: str) -> Path:
         return self.folder / key
@@ -145,24 +144,6 @@ class LocalStore(EntryFiles):
 
 def _read(key: str, path: Path, name: Path) -> bytes:
     return unseal(read_private(path), kind=KIND, key=key, where=str(name))
-
-
-def _put_back(aside: Path, path: Path) -> None:
-    try:
-        os.link(aside, path)
-    except FileExistsError:
-        # An equal one, and newer: the name is the digest of the contents.
-        return
-
-
-def _discard(aside: Path) -> None:
-    with contextlib.suppress(OSError):
-        # Only its owner empties a directory in an entry's place.
-        aside.unlink() if aside.is_symlink() or not aside.is_dir() else aside.rmdir()
-
-
-def _file_name(payload: bytes) -> str:
-    return f"{hashlib.sha256(payload).hexdigest()[:40]}{_SUFFIX}"
 
 
 _PREFIX = "regional-"
@@ -185,9 +166,6 @@ class LoadedEntries(EntryFiles):
         return "." not in path.name
 
 
-__all__ = ["CacheWarning", "EntryStore", "LocalStore", "Store", "default_folder", "open_store"]
-
-
 class Store:
     """Local entries first, then those of portable artifacts, then remote ones, which are also saved locally.
 
@@ -198,29 +176,28 @@ class Store:
     """
 
     def __init__(
-        self, local: EntryStore, remote: EntryStore | None = None, loaded: LoadedEntries | None = None
+        self, local: LocalStore, remote: RemoteStore | None = None, loaded: LoadedEntries | None = None
     ) -> None:
         self.local = local
         self.remote = remote
         self.loaded = loaded
 
     def candidates(self, key: str) -> Iterator[bytes]:
-        """Yield the payloads saved under ``key``; the remote store is only read if no local one is accepted."""
+        """Yield the payloads saved under ``key``; the remote store is only read if no local one is accepted.
+
+        There can be several, one per set of guards from dynamic shapes; a lookup tries them in turn.
+        """
         seen = set()
-        for payload in self._on_this_machine(key):
-            digest = _digest(payload)
-            if digest not in seen:
-                seen.add(digest)
-                yield payload
+        for entries in (self.local, self.loaded):
+            for payload in entries.candidates(key) if entries else ():
+                digest = hashlib.sha256(payload).digest()  # whole payloads would stay in memory
+                if digest not in seen:
+                    seen.add(digest)
+                    yield payload
         for payload in self.remote.candidates(key) if self.remote else ():
-            if _digest(payload) not in seen:
+            if hashlib.sha256(payload).digest() not in seen:
                 self.local.save(key, payload)
                 yield payload
-
-    def _on_this_machine(self, key: str) -> Iterator[bytes]:
-        yield from self.local.candidates(key)
-        if self.loaded:
-            yield from self.loaded.candidates(key)
 
     def save(self, key: str, payload: bytes) -> bool:
         """Save ``payload`` on this machine and in the remote store, and return whether one of them succeeded."""
@@ -236,10 +213,6 @@ def default_folder() -> Path:
 def open_store() -> Store:
     """Return the store that the environment and configuration describe now."""
     return Store(LocalStore(default_folder()), open_remote_store(), LoadedEntries())
-
-
-def _digest(payload: bytes) -> bytes:
-    return hashlib.sha256(payload).digest()
 
 
 _PURPOSE = b"pytest-regional outer cache entry 1"
@@ -290,16 +263,6 @@ def verified(signed: bytes, *, key: str, secret: bytes, where: str) -> bytes:
     return sealed
 
 
-class BytesByName(Protocol):
-    """What is asked of a server."""
-
-    def get(self, name: str) -> bytes | None:
-        """Return the bytes stored as ``name``."""
-
-    def put(self, name: str, data: bytes) -> None:
-        """Store ``data`` as ``name``."""
-
-
 class Redis:
     """The server of PyTorch's variables; each question is asked once, with a limit on time.
 
@@ -344,15 +307,15 @@ class Link:
     """
 
     def __init__(
-        self, address: str, connect: Callable[[], BytesByName], errors: tuple[type[Exception], ...] = (OSError,)
+        self, address: str, connect: Callable[[], Redis], errors: tuple[type[Exception], ...] = (OSError,)
     ) -> None:
         self.address = address
         self._connect = connect
         self._errors = errors
-        self._server: BytesByName | None = None
+        self._server: Redis | None = None
         self._paused_until = 0.0
 
-    def ask(self, question: Callable[[BytesByName], _T]) -> _T | None:
+    def ask(self, question: Callable[[Redis], _T]) -> _T | None:
         """Return the answer, or ``None`` while the server cannot be asked."""
         if time.monotonic() < self._paused_until:
             return None
@@ -400,7 +363,12 @@ class RemoteStore:
         require_key(key)
         place = self._place(key, payload)
         signed = sign(seal(payload, kind=KIND, key=key), key=key, secret=self._secret)
-        return self.link.ask(lambda server: _put(server, _name(key, place), signed)) is True
+
+        def put(server: Redis) -> bool:
+            server.put(_name(key, place), signed)
+            return True
+
+        return self.link.ask(put) is True
 
     def _place(self, key: str, payload: bytes) -> int:
         for place in range(PLACES):
@@ -428,7 +396,10 @@ class RemoteStore:
 
 def open_remote_store(environment: Mapping[str, str] = os.environ) -> RemoteStore | None:
     """Return the shared store of environment and configuration, or ``None``; one warning if it cannot be opened."""
-    if not is_wanted(environment):
+    autograd, graphs = config.remote_cache_settings()
+    if autograd is None:
+        autograd = bool(graphs or environment.get("TORCHINDUCTOR_REDIS_HOST") or environment.get(URL))
+    if not autograd:
         return None
     secret, unauthenticated = environment.get(SECRET, ""), environment.get(UNAUTHENTICATED, "")
     if not secret and unauthenticated != "allow":
@@ -438,20 +409,17 @@ def open_remote_store(environment: Mapping[str, str] = os.environ) -> RemoteStor
             f"who can reach the server may run code here."
         )
         return None
-    if not redis_is_installed():
+    if importlib.util.find_spec("redis") is None:
         warn_once(
             "The shared cache is not used: the package redis is missing. Run: pip install 'pytest-regional[redis]'"
         )
         return None
-    return RemoteStore(_link(address(environment)), os.fsencode(secret))
-
-
-def is_wanted(environment: Mapping[str, str]) -> bool:
-    """Say whether configuration or environment enable a shared cache."""
-    autograd, graphs = config.remote_cache_settings()
-    if autograd is not None:
-        return autograd
-    return bool(graphs or environment.get("TORCHINDUCTOR_REDIS_HOST") or environment.get(URL))
+    # One link to an address: connections are reused, failures remembered.
+    server = address(environment)
+    if server not in _links:
+        errors = importlib.import_module("redis.exceptions").RedisError
+        _links[server] = Link(server, Redis, (errors, OSError, ValueError, TypeError))
+    return RemoteStore(_links[server], os.fsencode(secret))
 
 
 def address(environment: Mapping[str, str]) -> str:
@@ -464,20 +432,7 @@ def _host_and_port(environment: Mapping[str, str]) -> tuple[str, str]:
     return environment.get("TORCHINDUCTOR_REDIS_HOST", "localhost"), environment.get("TORCHINDUCTOR_REDIS_PORT", "6379")
 
 
-def redis_is_installed() -> bool:
-    """Say whether the Python package ``redis`` is installed."""
-    return importlib.util.find_spec("redis") is not None
-
-
 _links: dict[str, Link] = {}
-
-
-def _link(address: str) -> Link:
-    """Return this process's one link to ``address``: connections are reused, failures remembered."""
-    if address not in _links:
-        errors = importlib.import_module("redis.exceptions").RedisError
-        _links[address] = Link(address, Redis, (errors, OSError, ValueError, TypeError))
-    return _links[address]
 
 
 def reset_failures() -> None:
@@ -487,8 +442,3 @@ def reset_failures() -> None:
 
 def _name(key: str, place: int) -> str:
     return f"pytest-regional:1:{key}:{place}"
-
-
-def _put(server: BytesByName, name: str, data: bytes) -> bool:
-    server.put(name, data)
-    return True

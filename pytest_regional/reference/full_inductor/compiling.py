@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import traceback
 import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, ClassVar
 
 import torch
@@ -54,13 +55,11 @@ from pytest_regional._torch.tracing import (
     detect_fake_mode,
     fake_execution,
     is_fake_tensor,
-    new_fake_mode,
-    propagate_fake_values,
     storage_key,
     tracing,
 )
 from pytest_regional.reference.effects import Edge, written_arguments
-from pytest_regional.reference.full_inductor.decompose import (
+from pytest_regional.reference.full_inductor.decomposing import (
     FullInductorError,
     MissingValueError,
     NumericsWarning,
@@ -70,7 +69,8 @@ from pytest_regional.reference.full_inductor.decompose import (
 )
 from pytest_regional.reference.ordering.carry_over import compile_in_order
 from pytest_regional.reference.ordering.edges import remove_control_deps
-from pytest_regional.reference.pass_uuids import OWN_CODE
+from pytest_regional.reference.pass_protocol import OWN_CODE
+from pytest_regional.reference.regional_inductor import give_fake_values
 from pytest_regional.reference.regions import RegionConfigError, checked_settings, freeze, source_line
 
 _MESSAGE = (
@@ -126,28 +126,19 @@ def failure(error: Exception, graph: str) -> FullInductorError:
     """Return an error with the graph and node that Inductor failed on, and why."""
     if isinstance(error, FullInductorError):
         return type(error)(f"the {graph} graph cannot be compiled: {error}", graph, error.node)
-    node = _last_lowered(error)
-    reason = str(error).strip().splitlines() or [""]
-    message = f"the {graph} graph did not compile{_where(node)}: {type(error).__name__}: {reason[0]}"
-    return FullInductorError(message, graph, None if node is None else node.name)
-
-
-def _where(node: torch.fx.Node | None) -> str:
-    if node is None:
-        return ""
-    line = source_line([node])
-    return f", at node {node.name!r} ({node.target})" + (f", from {line}" if line else "")
-
-
-def _last_lowered(error: BaseException) -> torch.fx.Node | None:
-    """Return the node whose lowering raised: the local ``n`` of the innermost frame that lowers one."""
-    found = None
+    # The lowering of this node raised: it is the local ``n`` of the innermost frame that lowers one.
+    node: torch.fx.Node | None = None
     for cause in _causes(error):
-        for traceback in _frames(cause.__traceback__):
-            frame = traceback.tb_frame
+        for frame, _ in traceback.walk_tb(cause.__traceback__):
             if frame.f_code.co_name == nodes_are_lowered_by() and isinstance(frame.f_locals.get("n"), torch.fx.Node):
-                found = frame.f_locals["n"]
-    return found
+                node = frame.f_locals["n"]
+    where = ""
+    if node is not None:
+        line = source_line([node])
+        where = f", at node {node.name!r} ({node.target})" + (f", from {line}" if line else "")
+    reason = str(error).strip().splitlines() or [""]
+    message = f"the {graph} graph did not compile{where}: {type(error).__name__}: {reason[0]}"
+    return FullInductorError(message, graph, None if node is None else node.name)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -156,12 +147,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         seen.add(id(error))
         yield error
         error = error.__cause__ or error.__context__
-
-
-def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
-    while traceback is not None:
-        yield traceback
-        traceback = traceback.tb_next
 
 
 KINDS = ("forward", "backward", "inference")
@@ -225,29 +210,52 @@ class FullInductor:
 
     def _compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], kind: str) -> Callable[..., Any]:
         gm = clone_graph(gm)
-        fake_mode = _fake_mode(gm, example_inputs)
-        inputs = _fake_inputs(gm, example_inputs)
-        with _tracing_context(fake_mode):
+        placeholders = gm.graph.find_nodes(op="placeholder")
+        try:
+            fake_mode = fake_mode_of(gm)
+        except MissingValueError:
+            if not placeholders or len(placeholders) != len(example_inputs):
+                raise
+            fake_mode = give_fake_values(gm, example_inputs)
+        inputs = list(example_inputs)  # from AOTAutograd, with the strides of saved values; else the graph's own values
+        if len(inputs) != len(placeholders) or any(
+            isinstance(value, torch.Tensor) and not is_fake_tensor(value) for value in inputs
+        ):
+            inputs = [node.meta.get("val") for node in placeholders]
+        with contextlib.nullcontext() if current_fake_mode() is fake_mode else tracing(fake_mode):
             program = current_program(gm)
+            output = gm.graph.output_node()
+            (result,) = output.args
+            is_single = isinstance(result, torch.fx.Node)
+            if not isinstance(result, (torch.fx.Node, tuple, list)):
+                raise FullInductorError(
+                    f"the graph returns a {type(result).__name__}: let it return a tuple, as AOTAutograd's graphs do."
+                )
+            if is_single:
+                output.args = ((result,),)
+                gm.recompile()
+
+            def without_order() -> tuple[torch.fx.GraphModule, tuple[Edge, ...]]:
+                """Inductor gets the order edges after its own passes."""
+                module = clone_graph(gm)
+                edges = remove_control_deps(module.graph, bodies=False)
+                module.recompile()
+                return module, edges
 
             def compile_module(module: torch.fx.GraphModule) -> Callable[..., Any]:
-                self._prepare(module)
+                use_functional_collectives(module)
+                check_functional(module)
+                chosen = {**inductor_decompositions(), **self.decompositions}
+                decompose(module, {op: function for op, function in chosen.items() if function is not None})
                 with inductor_compile(fake_mode):
                     return _compile_prepared(module, inputs, kind, program)
 
-            is_single = return_tuple(gm)
-            compiled = compile_in_order(lambda: _without_order(gm), compile_module)
+            compiled = compile_in_order(without_order, compile_module)
             program.warn_of_numerics()
         if not isinstance(compiled, output_code()):  # Inductor compiles nothing for a graph without ops
             use_boxed_codegen(gm)
             compiled = gm
         return OnlyOutput(compiled) if is_single else compiled
-
-    def _prepare(self, gm: torch.fx.GraphModule) -> None:
-        use_functional_collectives(gm)
-        check_functional(gm)
-        chosen = {**inductor_decompositions(), **self.decompositions}
-        decompose(gm, {op: function for op, function in chosen.items() if function is not None})
 
 
 #: The pass without settings: ``passes=[..., full_inductor]``, or called directly with a graph.
@@ -274,23 +282,20 @@ def _outputs(gm: torch.fx.GraphModule) -> Sequence[Any]:
     return outputs if isinstance(outputs, (list, tuple)) else (outputs,)
 
 
-def _without_order(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, tuple[Edge, ...]]:
-    """Return a copy without order edges, and the edges; Inductor gets them after its own passes."""
-    module = clone_graph(gm)
-    edges = remove_control_deps(module.graph, bodies=False)
-    module.recompile()
-    return module, edges
-
-
 def _compile_prepared(
     gm: torch.fx.GraphModule, inputs: Sequence[Any], kind: str, program: SharedState
 ) -> Callable[..., Any]:
+    outputs = len(_outputs(gm))
     compiled: Callable[..., Any]
     if kind == "backward":
-        with donate_unshared_inputs(gm) as donated:
+        # Donate only inputs that no other input is a view of. AOTAutograd checks for views among the forward's inputs
+        # and outputs, but not among saved values. Without Inductor's passes on the joint graph, a value and its
+        # ``detach`` are both saved: overwriting one of them overwrites both.
+        keys = [storage_key(node.meta.get("val")) for node in gm.graph.find_nodes(op="placeholder")]
+        counts = Counter(keys)
+        with buffer_donation(lambda index: counts[keys[index]] == 1) as donated:
             compiled = compile_backward(_after_joint_passes(gm, inputs), inputs, program.state)
         return able_to_run_again(compiled, donated)
-    outputs = len(_outputs(gm))
     if kind == "forward":
         gm = _after_joint_passes(gm, inputs)
         outputs = user_outputs(outputs)
@@ -299,84 +304,33 @@ def _compile_prepared(
 
 
 def _after_joint_passes(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> torch.fx.GraphModule:
-    return with_outputs_apart(gm, lambda module: run_joint_graph_passes(module, inputs))
+    """Run Inductor's passes; outputs share memory with each other or with inputs only if they did before.
 
-
-def _fake_mode(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-    """Return the fake mode of the graph's values; if there are none, they are made from the inputs."""
-    try:
-        return fake_mode_of(gm)
-    except MissingValueError:
-        placeholders = gm.graph.find_nodes(op="placeholder")
-        if not placeholders or len(placeholders) != len(example_inputs):
-            raise
-    fake_mode = detect_fake_mode(example_inputs) or current_fake_mode() or new_fake_mode()
-    inputs = [
-        fake_mode.from_tensor(value, static_shapes=True)
-        if isinstance(value, torch.Tensor) and not is_fake_tensor(value)
-        else value
-        for value in example_inputs
-    ]
-    propagate_fake_values(gm, inputs, fake_mode)
-    return fake_mode
-
-
-def _fake_inputs(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> list[Any]:
-    """Return the inputs from AOTAutograd, with the strides of saved values; else the graph's own values."""
-    placeholders = gm.graph.find_nodes(op="placeholder")
-    if len(example_inputs) == len(placeholders) and not any(map(_is_real_tensor, example_inputs)):
-        return list(example_inputs)
-    return [node.meta.get("val") for node in placeholders]
-
-
-def _is_real_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and not is_fake_tensor(value)
-
-
-@contextlib.contextmanager
-def _tracing_context(fake_mode: Any) -> Iterator[None]:
-    """Use the ambient tracing context if it is the graph's."""
-    if current_fake_mode() is fake_mode:
-        yield
-        return
-    with tracing(fake_mode):
-        yield
-
-
-def with_outputs_apart(
-    gm: torch.fx.GraphModule, change: Callable[[torch.fx.GraphModule], torch.fx.GraphModule]
-) -> torch.fx.GraphModule:
-    """Return ``change(gm)``, whose outputs share memory with each other or with inputs only if they did before.
-
-    Inductor's passes merge ``y`` and ``y * 1``. If both are saved for a backward that may overwrite its inputs, that
-    would corrupt the other, or an input of the user's.
+    The passes merge ``y`` and ``y * 1``. If both are saved for a backward that may overwrite its inputs, that would
+    corrupt the other, or an input of the user's.
     """
     # A node's own value is not reliable afterwards: Inductor gives a node the metadata of the node it replaces.
     storages = {node: _storage(node) for node in gm.graph.nodes}
     before = [_storage(output) for output in _outputs(gm)]
-    gm = change(gm)
+    gm = run_joint_graph_passes(gm, inputs)
     owners = {storage: storage for storage in storages.values()}
     output = gm.graph.output_node()
     apart = []
     for result, key in zip(_outputs(gm), before, strict=True):
         now = storages.get(result, _storage(result)) if isinstance(result, torch.fx.Node) else None
-        is_merged = now is not None and owners.setdefault(now, key) != key
-        apart.append(_clone(gm.graph, result) if is_merged else result)
+        apart.append(result)
+        if now is not None and owners.setdefault(now, key) != key:
+            value = result.meta["val"]
+            with gm.graph.inserting_before(output):
+                apart[-1] = gm.graph.call_function(torch.ops.aten.clone.default, (result,))
+            with fake_execution(detect_fake_mode([value])):
+                apart[-1].meta["val"] = snapshot(torch.ops.aten.clone.default(value))
     output.args = (tuple(apart),)
     return gm
 
 
 def _storage(value: torch.fx.node.Argument) -> int | None:
     return storage_key(value.meta.get("val")) if isinstance(value, torch.fx.Node) else None
-
-
-def _clone(graph: torch.fx.Graph, value: torch.fx.node.Argument) -> torch.fx.Node:
-    assert isinstance(value, torch.fx.Node)
-    with graph.inserting_before(graph.output_node()):
-        clone = graph.call_function(torch.ops.aten.clone.default, (value,))
-    with fake_execution(detect_fake_mode([value.meta["val"]])):
-        clone.meta["val"] = snapshot(torch.ops.aten.clone.default(value.meta["val"]))
-    return clone
 
 
 _EPILOGUE = ("aten::copy_", "aten::set_", "inductor::resize_storage_bytes_")
@@ -390,45 +344,35 @@ def check_functional(gm: torch.fx.GraphModule) -> None:
     Raises:
         FullInductorError: naming the first node that does.
     """
-    last_read = _last_reads(gm.graph)
+
+    def is_epilogue(node: torch.fx.Node) -> bool:
+        return is_op_overload(node.target) and schema_of(node.target).name in _EPILOGUE
+
+    last_read: dict[int | None, int] = {}  # of each storage, except by the graph's end
+    for position, node in enumerate(gm.graph.nodes):
+        for source in node.all_input_nodes if node.op != "output" and not is_epilogue(node) else ():
+            last_read[storage_key(source.meta.get("val"))] = position
+    last_read.pop(None, None)
     for position, node in enumerate(gm.graph.nodes):
         for target in _written(node):
-            is_epilogue = _schema_name(node) in _EPILOGUE and target.op == "placeholder"
-            if not is_epilogue or last_read.get(storage_key(target.meta.get("val")), -1) > position:
-                raise FullInductorError(_complaint(node, target, is_epilogue), node=node.name)
-    for body in called_attributes(gm).values():
-        _check_body(body, set())
-
-
-def _check_body(body: torch.fx.GraphModule, done: set[int]) -> None:
-    if id(body) in done:
-        return
-    done.add(id(body))
-    for node in body.graph.nodes:
-        for target in _written(node):
-            raise FullInductorError(f"in a body: {_complaint(node, target, False)}", node=node.name)
-    for inner in called_attributes(body).values():
-        _check_body(inner, done)
+            at_the_end = is_epilogue(node) and target.op == "placeholder"
+            if not at_the_end or last_read.get(storage_key(target.meta.get("val")), -1) > position:
+                raise FullInductorError(_complaint(node, target, at_the_end), node=node.name)
+    done: set[int] = set()
+    bodies = [*called_attributes(gm).values()]
+    while bodies:
+        body = bodies.pop(0)
+        if id(body) not in done:
+            done.add(id(body))
+            for node in body.graph.nodes:
+                for target in _written(node):
+                    raise FullInductorError(f"in a body: {_complaint(node, target, False)}", node=node.name)
+            bodies = [*called_attributes(body).values(), *bodies]
 
 
 def _written(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
     if getattr(node.target, "namespace", None) not in _LOWERED_AS_WRITES:
         yield from written_arguments(node)
-
-
-def _last_reads(graph: torch.fx.Graph) -> dict[int | None, int]:
-    """Return the last read of each storage, except by the graph's end; unknown storages have none."""
-    last: dict[int | None, int] = {}
-    for position, node in enumerate(graph.nodes):
-        if node.op != "output" and _schema_name(node) not in _EPILOGUE:
-            for source in node.all_input_nodes:
-                last[storage_key(source.meta.get("val"))] = position
-    last.pop(None, None)
-    return last
-
-
-def _schema_name(node: torch.fx.Node) -> str:
-    return str(schema_of(node.target).name) if is_op_overload(node.target) else ""
 
 
 def _complaint(node: torch.fx.Node, target: torch.fx.Node, is_too_early: bool) -> str:
@@ -437,17 +381,6 @@ def _complaint(node: torch.fx.Node, target: torch.fx.Node, is_too_early: bool) -
         f"node {node.name!r} ({node.target}) writes to {target.name!r}, {where}: Inductor takes whole graphs in "
         f"functional form. Capture the graph with AOTAutograd, or functionalize it (torch.func.functionalize)."
     )
-
-
-def donate_unshared_inputs(gm: torch.fx.GraphModule) -> contextlib.AbstractContextManager[Sequence[int]]:
-    """Donate only inputs that no other input is a view of; the context yields the donated indices.
-
-    AOTAutograd checks for views among the forward's inputs and outputs, but not among saved values. Without Inductor's
-    passes on the joint graph, a value and its ``detach`` are both saved: overwriting one of them overwrites both.
-    """
-    keys = [storage_key(node.meta.get("val")) for node in gm.graph.find_nodes(op="placeholder")]
-    counts = Counter(keys)
-    return buffer_donation(lambda index: counts[keys[index]] == 1)
 
 
 def able_to_run_again(compiled: Callable[..., Any], donated: Sequence[int]) -> Callable[..., Any]:
@@ -486,25 +419,6 @@ def _copy(value: Any) -> Any:
         return value
     memory = value.untyped_storage().clone()
     return value.new_empty(0).set_(memory, value.storage_offset(), value.size(), value.stride())
-
-
-def return_tuple(gm: torch.fx.GraphModule) -> bool:
-    """Make ``gm`` return a tuple; return whether it did not.
-
-    FullInductorError: it returns something other than a value, a tuple or a list.
-        FullInductorError: it returns something else than a value, a tuple or a list.
-    """
-    output = gm.graph.output_node()
-    (result,) = output.args
-    if isinstance(result, (tuple, list)):
-        return False
-    if not isinstance(result, torch.fx.Node):
-        raise FullInductorError(
-            f"the graph returns a {type(result).__name__}: let it return a tuple, as AOTAutograd's graphs do."
-        )
-    output.args = ((result,),)
-    gm.recompile()
-    return True
 
 
 @dataclass(frozen=True)

@@ -46,39 +46,26 @@ class MarkedOrder:
         if not found:
             return cls()
         marks = {node: number for number, node in enumerate(dict.fromkeys(itertools.chain(*found)))}
-        identity = _digest(module, marks, found)
+        numbered = tuple((marks[a], marks[b]) for a, b in found)
+        # Of graph and order: the same in every process, whatever the nodes' names.
+        identity = hashlib.sha256("\n".join((*_lines(module, marks), repr([*numbered]))).encode()).hexdigest()
         for node, number in marks.items():
             node.meta["custom"] = {**node.meta.get("custom", {}), MARK: number}
-        return cls(tuple((marks[a], marks[b]) for a, b in found), identity)
-
-
-def mark_of(node: torch.fx.Node) -> int | None:
-    """Return the mark that ``node`` has or inherited."""
-    custom = node.meta.get("custom")
-    return custom.get(MARK) if isinstance(custom, dict) else None
+        return cls(numbered, identity)
 
 
 def _order_of_bodies(module: torch.fx.GraphModule) -> tuple[Edge, ...]:
+    def holds_order(body: torch.fx.GraphModule) -> bool:
+        return any(map(is_control_deps, body.graph.nodes)) or any(map(holds_order, called_attributes(body).values()))
+
     found: tuple[Edge, ...] = ()
     for path, body in called_attributes(module).items():
-        if _holds_order(body):
+        if holds_order(body):
             duplicate = copy.deepcopy(body)
             set_attribute(module, path, duplicate)
             found += remove_control_deps(duplicate.graph, bodies=False) + _order_of_bodies(duplicate)
             duplicate.recompile()
     return found
-
-
-def _holds_order(body: torch.fx.GraphModule) -> bool:
-    return any(map(is_control_deps, body.graph.nodes)) or any(
-        _holds_order(inner) for inner in called_attributes(body).values()
-    )
-
-
-def _digest(module: torch.fx.GraphModule, marks: dict[torch.fx.Node, int], edges: tuple[Edge, ...]) -> str:
-    """Hash graph and order: the same in every process, whatever the nodes' names."""
-    numbered = [(marks[a], marks[b]) for a, b in edges]
-    return hashlib.sha256("\n".join((*_lines(module, marks), repr(numbered))).encode()).hexdigest()
 
 
 def _lines(module: torch.fx.GraphModule, marks: dict[torch.fx.Node, int]) -> Iterator[str]:
@@ -122,7 +109,8 @@ class Snapshots:
             number = node.meta[_NUMBER] = next(self._numbers)
             self._of_number[number] = snapshot
             snapshot.targets[number], snapshot.names[number] = node.target, node.name
-            mark = mark_of(node)
+            custom = node.meta.get("custom")
+            mark = custom.get(MARK) if isinstance(custom, dict) else None  # its own, or inherited
             if node.op == "call_function" and mark is not None:
                 snapshot.by_mark[mark].append(number)
         for node in graph.nodes:
@@ -192,15 +180,16 @@ class _Standing:
             )
         yield from ((node, others) for node, others in possible.items() if others)
 
-    def _name(self, mark: int) -> str:
-        return repr(self._snapshot.names[self._snapshot.by_mark[mark][0]])
-
     def _flows(self, source: torch.fx.Node, target: torch.fx.Node) -> bool:
         floor = self._position[source]
-        return source in _reached([target], lambda node: self._inputs(node, floor))
 
-    def _inputs(self, node: torch.fx.Node, floor: int) -> list[torch.fx.Node]:
-        return [other for other in node.all_input_nodes if self._position[other] >= floor]
+        def inputs(node: torch.fx.Node) -> list[torch.fx.Node]:
+            return [other for other in node.all_input_nodes if self._position[other] >= floor]
+
+        return source in _reached([target], inputs)
+
+    def _name(self, mark: int) -> str:
+        return repr(self._snapshot.names[self._snapshot.by_mark[mark][0]])
 
     def _nodes_of(self, numbers: Iterable[int]) -> list[torch.fx.Node]:
         """Return the current nodes for ops that had ``numbers``, in program order."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import graphlib
 import heapq
 import itertools
 import operator
@@ -14,8 +16,8 @@ import torch
 import torch.fx
 
 from pytest_regional._base.errors import RegionalError
-from pytest_regional._torch.fx_graphs import is_graph_module, lazy_graph_module
-from pytest_regional._torch.operators import control_deps, is_op_overload, op_name, schema_of
+from pytest_regional._torch.fx_graphs import attribute, is_graph_module, lazy_graph_module
+from pytest_regional._torch.operators import control_deps, is_op_overload, op_name, returns_nothing
 from pytest_regional.reference.effects import (
     RANDOM,
     Barrier,
@@ -33,12 +35,15 @@ _NEVER_INLINED = ("convolution",)
 
 def as_dependency_target(node: torch.fx.Node) -> torch.fx.Node:
     """Return a node to wait for instead of ``node``, prepared as a dependency."""
-    value = node.meta.get("val")
+    value, target = node.meta.get("val"), node.target
     if isinstance(value, (tuple, list)):
         return _element(node, value)
-    if _gives_nothing(node) and (earlier := _earlier_value(node)) is not None:
+    candidates = [*operands_of(node), *node.graph.find_nodes(op="placeholder")] if returns_nothing(target) else []
+    earlier = next((other for other in candidates if isinstance(other.meta.get("val"), torch.Tensor)), None)
+    may_be_inlined = is_op_overload(target) and op_name(target) not in _NEVER_INLINED and not is_control_deps(node)
+    if earlier is not None:
         wait_for(node, [earlier])
-    elif isinstance(value, torch.Tensor) and _may_be_inlined(node):
+    elif isinstance(value, torch.Tensor) and may_be_inlined:
         node.meta.setdefault(REALIZED, FOR_ORDER)
     return node
 
@@ -50,16 +55,6 @@ def undo_dependency_targets(graph: torch.fx.Graph) -> None:
             del node.meta[REALIZED]
         if _ADDED_FOR_ORDER in node.meta and not node.users:
             graph.erase_node(node)
-
-
-def _may_be_inlined(node: torch.fx.Node) -> bool:
-    target: Any = node.target
-    return is_op_overload(target) and op_name(target) not in _NEVER_INLINED and not is_control_deps(node)
-
-
-def _gives_nothing(node: torch.fx.Node) -> bool:
-    target: Any = node.target
-    return is_op_overload(target) and not schema_of(target).returns
 
 
 def _element(node: torch.fx.Node, values: tuple[object, ...] | list[object]) -> torch.fx.Node:
@@ -75,11 +70,6 @@ def _element(node: torch.fx.Node, values: tuple[object, ...] | list[object]) -> 
     return element
 
 
-def _earlier_value(node: torch.fx.Node) -> torch.fx.Node | None:
-    candidates = [*operands_of(node), *node.graph.find_nodes(op="placeholder")]
-    return next((other for other in candidates if isinstance(other.meta.get("val"), torch.Tensor)), None)
-
-
 class Ancestors:
     """The nodes that run before each node of ``graph``, restricted to ``waited_for``."""
 
@@ -92,25 +82,24 @@ class Ancestors:
         self, node: torch.fx.Node, requested: Sequence[torch.fx.Node], position: Mapping[torch.fx.Node, int]
     ) -> list[torch.fx.Node]:
         """Record ``node`` as the next one, and return those of ``requested`` that nothing else puts before it."""
+
+        def gained_by(source: torch.fx.Node, *, by_order: bool) -> int:
+            # An unused node may be removed, with its own dependencies: waiting for it gains nothing but itself.
+            earlier = 0 if by_order and source not in self._alive else self._known.get(source, 0)
+            return earlier | self._bits.get(source, 0)
+
         known = 0
         for source in operands_of(node):
-            known |= self._through(source)
+            known |= gained_by(source, by_order=False)
         for source in dependencies_of(node):
-            known |= self._by_order(source)
+            known |= gained_by(source, by_order=True)
         needed = []
         for dependency in sorted(requested, key=position.__getitem__, reverse=True):
             if not self._bits[dependency] & known:
                 needed.append(dependency)
-                known |= self._by_order(dependency)
+                known |= gained_by(dependency, by_order=True)
         self._known[node] = known
         return needed[::-1]
-
-    def _through(self, node: torch.fx.Node) -> int:
-        return self._known.get(node, 0) | self._bits.get(node, 0)
-
-    def _by_order(self, node: torch.fx.Node) -> int:
-        """Return the order gained by waiting for ``node``: an unused node may be removed, with its own dependencies."""
-        return self._through(node) if node in self._alive else self._bits.get(node, 0)
 
 
 def _computed(graph: torch.fx.Graph) -> set[torch.fx.Node]:
@@ -155,9 +144,7 @@ def add_control_deps(
     requested = list(_checked(graph, dependencies))
     moved = sort_by(graph, requested)
     position = {node: i for i, node in enumerate(graph.nodes)}
-    wanted: dict[torch.fx.Node, list[torch.fx.Node]] = {}
-    for before, after in requested:
-        wanted.setdefault(after, []).append(before)
+    wanted = as_dependencies(requested)
     # Edges are added in program order, so that an edge is checked with all earlier ones in place.
     ancestors = Ancestors(graph, (before for before, _ in requested))
     added: list[Edge] = []
@@ -183,10 +170,34 @@ def _checked(graph: torch.fx.Graph, dependencies: Mapping[torch.fx.Node, Iterabl
     if graph.owning_module is None:
         raise OrderingError("the graph has no GraphModule to hold the bodies of control_deps")
     known = set(graph.nodes)
+
+    def require_known(node: object, role: str) -> None:
+        if not isinstance(node, torch.fx.Node):
+            raise OrderingError(f"{node!r}, {role}, is not a node of an FX graph")
+        if node not in known:
+            raise OrderingError(
+                f"{node.name!r}, {role}, is not in this graph: it was erased, or belongs to another one"
+            )
+
     edges: dict[Edge, None] = {}
     for node, given in dependencies.items():
-        _check_dependent(node, known)
-        for dependency in _check_dependencies(node, given, known):
+        require_known(node, "the waiting node")
+        if node.op != "call_function":
+            raise OrderingError(
+                f"{node.name!r} ({node.op}) cannot wait for anything: only function calls have an execution time"
+            )
+        if isinstance(given, torch.fx.Node) or not isinstance(given, Iterable):
+            raise OrderingError(f"dependencies of {node.name!r} must be a list of nodes, not {given!r}")
+        listed = list(given)
+        if not listed:
+            raise OrderingError(f"{node.name!r} has no dependencies: leave it out, Inductor cannot lower an empty wait")
+        for number, dependency in enumerate(listed):
+            require_known(dependency, f"a dependency of {node.name!r}")
+            if dependency.op == "output":
+                raise OrderingError(f"{node.name!r} cannot run after the output of its graph")
+            if dependency in listed[:number]:
+                raise OrderingError(f"{node.name!r} has the dependency {dependency.name!r} twice")
+        for dependency in listed:
             before, after = _producer(dependency), _producer(node)
             if before is after:
                 raise OrderingCycleError(
@@ -195,38 +206,6 @@ def _checked(graph: torch.fx.Graph, dependencies: Mapping[torch.fx.Node, Iterabl
                 )
             edges[before, after] = None
     yield from (edge for edge in edges if edge[0].op not in ("placeholder", "get_attr"))
-
-
-def _check_dependent(node: torch.fx.Node, known: set[torch.fx.Node]) -> None:
-    _check_known(node, known, "the waiting node")
-    if node.op != "call_function":
-        raise OrderingError(
-            f"{node.name!r} ({node.op}) cannot wait for anything: only function calls have an execution time"
-        )
-
-
-def _check_dependencies(
-    node: torch.fx.Node, given: Iterable[torch.fx.Node], known: set[torch.fx.Node]
-) -> list[torch.fx.Node]:
-    if isinstance(given, torch.fx.Node) or not isinstance(given, Iterable):
-        raise OrderingError(f"dependencies of {node.name!r} must be a list of nodes, not {given!r}")
-    listed = list(given)
-    if not listed:
-        raise OrderingError(f"{node.name!r} has no dependencies: leave it out, Inductor cannot lower an empty wait")
-    for number, dependency in enumerate(listed):
-        _check_known(dependency, known, f"a dependency of {node.name!r}")
-        if dependency.op == "output":
-            raise OrderingError(f"{node.name!r} cannot run after the output of its graph")
-        if dependency in listed[:number]:
-            raise OrderingError(f"{node.name!r} has the dependency {dependency.name!r} twice")
-    return listed
-
-
-def _check_known(node: object, known: set[torch.fx.Node], role: str) -> None:
-    if not isinstance(node, torch.fx.Node):
-        raise OrderingError(f"{node!r}, {role}, is not a node of an FX graph")
-    if node not in known:
-        raise OrderingError(f"{node.name!r}, {role}, is not in this graph: it was erased, or belongs to another one")
 
 
 def _producer(node: torch.fx.Node) -> torch.fx.Node:
@@ -242,8 +221,14 @@ def remove_control_deps(graph: torch.fx.Graph, *, bodies: bool = True) -> tuple[
     """
     edges = [edge for node in list(graph.nodes) for edge in _made_plain(node)]
     undo_dependency_targets(graph)
-    if bodies and graph.owning_module is not None:
-        _remove_in_bodies(graph.owning_module, graph)
+    owner = graph.owning_module
+    for reference in graph.find_nodes(op="get_attr") if bodies and owner is not None else ():
+        body = getattr(owner, reference.target, None)
+        if isinstance(body, torch.fx.GraphModule) and any(
+            is_control_deps(node) or node.op == "get_attr" for node in body.graph.nodes
+        ):
+            remove_control_deps(body.graph)
+            body.recompile()
     return tuple(edges)
 
 
@@ -257,18 +242,6 @@ def _made_plain(node: torch.fx.Node) -> Iterator[Edge]:
         ends = dict.fromkeys(after for _, after in within) or {stands_for_it: None}
         yield from within
         yield from ((before, after) for after in ends for before in dependencies)
-
-
-def _remove_in_bodies(owner: torch.fx.GraphModule, graph: torch.fx.Graph) -> None:
-    for node in graph.find_nodes(op="get_attr"):
-        body = getattr(owner, str(node.target), None)
-        if isinstance(body, torch.fx.GraphModule) and _may_hold_order(body):
-            remove_control_deps(body.graph)
-            body.recompile()
-
-
-def _may_hold_order(body: torch.fx.GraphModule) -> bool:
-    return any(is_control_deps(node) or node.op == "get_attr" for node in body.graph.nodes)
 
 
 _FLOW = "value"
@@ -297,10 +270,25 @@ def sort_by(
         first = min(position[node] for node in barrier.after)
         position[barrier] = first - i / (len(barriers) + 1)
     before = _reasons(graph, requested, barriers)
-    order = _topological(position, before)
+    sorter = graphlib.TopologicalSorter({unit: before.get(unit, ()) for unit in position})
+    with contextlib.suppress(graphlib.CycleError):  # then some units never become ready
+        sorter.prepare()
+    order: list[_Unit] = []
+    ready: list[tuple[float, _Unit]] = []
+    while sorter.is_active():
+        for unit in sorter.get_ready():
+            heapq.heappush(ready, (position[unit], unit))
+        _, unit = heapq.heappop(ready)
+        order.append(unit)
+        sorter.done(unit)
     if len(order) < len(position):
         raise _cycle_error(before, set(position).difference(order), position)
-    return _rearrange([unit for unit in order if isinstance(unit, torch.fx.Node)])
+    moved = []
+    for previous, node in itertools.pairwise(unit for unit in order if isinstance(unit, torch.fx.Node)):
+        if previous.next is not node:
+            previous.append(node)
+            moved.append(node)
+    return tuple(moved)
 
 
 def _holds(position: Mapping[_Unit, float], requested: Iterable[Edge], barriers: Iterable[Barrier]) -> bool:
@@ -327,35 +315,6 @@ def _reasons(graph: torch.fx.Graph, requested: Iterable[Edge], barriers: Iterabl
         for node in barrier.after:
             before[node].setdefault(barrier, _REQUESTED)
     return before
-
-
-def _topological(position: Mapping[_Unit, float], before: _Reasons) -> list[_Unit]:
-    after: dict[_Unit, list[_Unit]] = defaultdict(list)
-    blocked = dict.fromkeys(position, 0)
-    for unit, sources in before.items():
-        blocked[unit] = len(sources)
-        for source in sources:
-            after[source].append(unit)
-    ready = [(place, unit) for unit, place in position.items() if not blocked[unit]]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        _, unit = heapq.heappop(ready)
-        order.append(unit)
-        for follower in after[unit]:
-            blocked[follower] -= 1
-            if not blocked[follower]:
-                heapq.heappush(ready, (position[follower], follower))
-    return order
-
-
-def _rearrange(order: Sequence[torch.fx.Node]) -> tuple[torch.fx.Node, ...]:
-    moved = []
-    for previous, node in itertools.pairwise(order):
-        if previous.next is not node:
-            previous.append(node)
-            moved.append(node)
-    return tuple(moved)
 
 
 def _cycle_error(before: _Reasons, stuck: set[_Unit], position: Mapping[_Unit, float]) -> OrderingCycleError:
@@ -411,8 +370,7 @@ def dependencies_of(node: torch.fx.Node) -> tuple[torch.fx.Node, ...]:
     """Return the nodes that ``node`` waits for by order only; none for a bare op."""
     if not is_control_deps(node):
         return ()
-    found: Any = node.args[0]
-    return tuple(dependency for dependency in found if isinstance(dependency, torch.fx.Node))
+    return tuple(dependency for dependency in node.args[0] if isinstance(dependency, torch.fx.Node))
 
 
 def operands_of(node: torch.fx.Node) -> tuple[torch.fx.Node, ...]:
@@ -428,8 +386,7 @@ def body_of(node: torch.fx.Node) -> torch.fx.GraphModule:
     Raises:
         OrderingError: the owner of the graph has no such body.
     """
-    reference: Any = node.args[1]
-    owner = node.graph.owning_module
+    reference, owner = node.args[1], node.graph.owning_module
     body = getattr(owner, str(reference.target), None) if owner is not None and reference.op == "get_attr" else None
     if not is_graph_module(body):
         raise OrderingError(f"control_deps node {node.name!r} refers to {reference!r}, which is not a graph module")
@@ -440,22 +397,21 @@ def body_of(node: torch.fx.Node) -> torch.fx.GraphModule:
 def wait_for(node: torch.fx.Node, dependencies: Iterable[torch.fx.Node]) -> None:
     """Make ``node`` wait for ``dependencies`` in addition to earlier ones."""
     if not is_control_deps(node):
-        _wrap(node)
+        graph, owner = node.graph, node.graph.owning_module
+        if owner is None:
+            raise OrderingError("the graph has no GraphModule to hold the bodies of control_deps")
+        arguments = tuple(node.all_input_nodes)
+        name = _fresh_name(owner, f"subgraph_{node.name}")
+        setattr(owner, name, _body(node, arguments))
+        with graph.inserting_before(node):
+            reference = graph.get_attr(name)
+        node.meta = {key: value for key, value in node.meta.items() if key not in _META_OF_THE_OP}
+        custom = node.meta.get("custom")
+        if isinstance(custom, dict) and _FALLBACK_ANNOTATION in custom:
+            node.meta["custom"] = {key: value for key, value in custom.items() if key != _FALLBACK_ANNOTATION}
+        node.target, node.args, node.kwargs = control_deps(), ((), reference, *arguments), {}
     together = dict.fromkeys((*dependencies_of(node), *dependencies))
     node.args = (tuple(together), *node.args[1:])
-
-
-def _wrap(node: torch.fx.Node) -> None:
-    graph, owner = node.graph, node.graph.owning_module
-    if owner is None:
-        raise OrderingError("the graph has no GraphModule to hold the bodies of control_deps")
-    arguments = tuple(node.all_input_nodes)
-    name = _fresh_name(owner, f"subgraph_{node.name}")
-    setattr(owner, name, _body(node, arguments))
-    with graph.inserting_before(node):
-        reference = graph.get_attr(name)
-    node.meta = _meta_of_the_operator(node)
-    node.target, node.args, node.kwargs = control_deps(), ((), reference, *arguments), {}
 
 
 def _fresh_name(owner: torch.nn.Module, stem: str) -> str:
@@ -468,10 +424,15 @@ def _fresh_name(owner: torch.nn.Module, stem: str) -> str:
 def _body(node: torch.fx.Node, arguments: Sequence[torch.fx.Node]) -> torch.fx.GraphModule:
     """Return a graph of ``node`` only, with one placeholder for each node among its arguments."""
     graph = torch.fx.Graph()
-    placeholders = {argument: _placeholder(graph, argument, i) for i, argument in enumerate(arguments)}
+    placeholders = {}
+    for number, argument in enumerate(arguments):
+        placeholder = placeholders[argument] = graph.placeholder(f"arg_{number}")
+        placeholder.meta = {key: argument.meta[key] for key in ("val", "tensor_meta") if key in argument.meta}
+        owner = argument.graph.owning_module
+        if argument.op == "get_attr" and "val" not in placeholder.meta and owner is not None:
+            placeholder.meta["val"] = attribute(owner, argument.target)
     inner = graph.node_copy(node, placeholders.__getitem__)
-    value = inner.meta.get("val")
-    if isinstance(value, torch.Tensor):
+    if isinstance(inner.meta.get("val"), torch.Tensor):
         # The buffer waits. Inductor gives most results of bodies one, but not single elements (2.11 to 2.15).
         inner.meta.setdefault(REALIZED, FOR_ORDER)
     output = graph.output(inner)
@@ -481,51 +442,29 @@ def _body(node: torch.fx.Node, arguments: Sequence[torch.fx.Node]) -> torch.fx.G
     return module
 
 
-def _placeholder(graph: torch.fx.Graph, argument: torch.fx.Node, number: int) -> torch.fx.Node:
-    placeholder = graph.placeholder(f"arg_{number}")
-    placeholder.meta = {key: argument.meta[key] for key in ("val", "tensor_meta") if key in argument.meta}
-    owner = argument.graph.owning_module
-    if argument.op == "get_attr" and "val" not in placeholder.meta and owner is not None:
-        placeholder.meta["val"] = operator.attrgetter(str(argument.target))(owner)
-    return placeholder
-
-
-def _meta_of_the_operator(node: torch.fx.Node) -> dict[str, Any]:
-    meta = {key: value for key, value in node.meta.items() if key not in _META_OF_THE_OP}
-    custom = meta.get("custom")
-    if isinstance(custom, dict) and _FALLBACK_ANNOTATION in custom:
-        meta["custom"] = {key: value for key, value in custom.items() if key != _FALLBACK_ANNOTATION}
-    return meta
-
-
 def unwrap(node: torch.fx.Node) -> tuple[torch.fx.Node, ...]:
     """Replace a call of the operator with its body; return the nodes that now do its work."""
-    body, reference = body_of(node), node.args[1]
-    arguments: dict[torch.fx.Node, Any] = dict(zip(body.graph.find_nodes(op="placeholder"), node.args[2:], strict=True))
-    inner = [other for other in body.graph.nodes if other.op not in ("placeholder", "output")]
-    if len(inner) == 1 and body.graph.output_node().args[0] is inner[0] and not is_control_deps(inner[0]):
-        _restore(node, inner[0], arguments)
+    graph, body, reference = node.graph, body_of(node), node.args[1]
+    arguments = dict(zip(body.graph.find_nodes(op="placeholder"), node.args[2:], strict=True))
+    ops = [other for other in body.graph.nodes if other.op not in ("placeholder", "output")]
+    if len(ops) == 1 and body.graph.output_node().args[0] is ops[0] and not is_control_deps(ops[0]):
+        # ``node`` becomes the bare op again; metadata that passes have added to the call is kept.
+        (inner,) = ops
+        args, kwargs = torch.fx.node.map_arg((inner.args, inner.kwargs), arguments.__getitem__)
+        meta, custom = {**inner.meta, **node.meta}, inner.meta.get("custom")
+        if isinstance(custom, dict) and _FALLBACK_ANNOTATION in custom:
+            fallback = custom[_FALLBACK_ANNOTATION]
+            meta["custom"] = {**node.meta.get("custom", {}), _FALLBACK_ANNOTATION: fallback}
+        node.meta = meta
+        node.op, node.target, node.args, node.kwargs = inner.op, inner.target, args, kwargs
         stands_for_it: tuple[torch.fx.Node, ...] = (node,)
     else:
         stands_for_it = _inline(node, body, arguments)
-    if isinstance(reference, torch.fx.Node) and not reference.users:
-        _remove_body(reference)
+    if not reference.users:
+        graph.erase_node(reference)
+        if not any(other.target == reference.target for other in graph.find_nodes(op="get_attr")):
+            delattr(graph.owning_module, reference.target)
     return stands_for_it
-
-
-def _restore(node: torch.fx.Node, inner: torch.fx.Node, arguments: dict[torch.fx.Node, Any]) -> None:
-    """Make ``node`` the bare op again; metadata that passes have added to the call is kept."""
-    args: Any = torch.fx.node.map_arg(inner.args, arguments.__getitem__)
-    kwargs: Any = torch.fx.node.map_arg(inner.kwargs, arguments.__getitem__)
-    node.meta = {**inner.meta, **node.meta, **_fallback_annotation(inner, node)}
-    node.op, node.target, node.args, node.kwargs = inner.op, inner.target, args, kwargs
-
-
-def _fallback_annotation(inner: torch.fx.Node, node: torch.fx.Node) -> dict[str, Any]:
-    custom = inner.meta.get("custom")
-    if not isinstance(custom, dict) or _FALLBACK_ANNOTATION not in custom:
-        return {}
-    return {"custom": {**node.meta.get("custom", {}), _FALLBACK_ANNOTATION: custom[_FALLBACK_ANNOTATION]}}
 
 
 def _inline(
@@ -540,27 +479,15 @@ def _inline(
             copies[inner] = graph.node_copy(inner, copies.__getitem__)
             if inner.op == "get_attr" and owner is not None:
                 name = _fresh_name(owner, str(inner.target).replace(".", "_"))
-                setattr(owner, name, operator.attrgetter(str(inner.target))(body))
+                setattr(owner, name, attribute(body, inner.target))
                 copies[inner].target = name
-    _replace_results(node, torch.fx.node.map_arg(body.graph.output_node().args[0], copies.__getitem__))
-    graph.erase_node(node)
-    return tuple(copies[inner] for inner in body.graph.nodes if inner.op == "call_function")
-
-
-def _replace_results(node: torch.fx.Node, result: Any) -> None:
+    result = torch.fx.node.map_arg(body.graph.output_node().args[0], copies.__getitem__)
     if isinstance(result, torch.fx.Node):
         node.replace_all_uses_with(result)
-        return
     for user in list(node.users):
         if user.target is not operator.getitem:
             raise OrderingError(f"{user.name!r} uses all results of control_deps node {node.name!r} at once")
-        index: Any = user.args[1]
-        user.replace_all_uses_with(result[index])
-        node.graph.erase_node(user)
-
-
-def _remove_body(reference: torch.fx.Node) -> None:
-    graph, name = reference.graph, str(reference.target)
-    graph.erase_node(reference)
-    if not any(str(other.target) == name for other in graph.find_nodes(op="get_attr")):
-        delattr(graph.owning_module, name)
+        user.replace_all_uses_with(result[user.args[1]])
+        graph.erase_node(user)
+    graph.erase_node(node)
+    return tuple(copies[inner] for inner in body.graph.nodes if inner.op == "call_function")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch.fx
 
 from pytest_regional._base.errors import RegionalWarning
-from pytest_regional._torch.fx_graphs import bodies_of
+from pytest_regional._torch.fx_graphs import bodies_of, is_backward_node
 from pytest_regional.reference.effects import Barrier, Edge, launches
 from pytest_regional.reference.gradients import with_sums_of_gradients
 from pytest_regional.reference.ordering.edges import remove_control_deps, sort_by
@@ -40,7 +40,7 @@ def warn_of_unknown_regions(graph: torch.fx.Graph) -> None:
     """Warn if a region should run after a missing one: in an earlier graph, perhaps, or misspelt."""
     seen = _Seen.in_graph(graph) if _requests_order(graph) else _Seen()
     for later, earlier in seen.requested:
-        if earlier not in seen.labels and any(not _is_gradient(node) for node in seen.members[later]):
+        if earlier not in seen.labels and any(not is_backward_node(node) for node in seen.members[later]):
             label, missing = seen.labels[later], seen.requested[later, earlier]
             others = [name for name in seen.labels.values() if name != label]
             near = difflib.get_close_matches(str(missing), others, n=1)
@@ -81,7 +81,12 @@ class _Seen:
             if node in keys:
                 seen._note(node, keys[node], annotations)
             for body in bodies_of(node):
-                seen._note_body(node, cls.in_graph(body.graph))
+                inner = cls.in_graph(body.graph)
+                seen.labels.update(inner.labels)
+                seen.requested.update(inner.requested)
+                for region in inner.members:
+                    if node not in seen.members[region]:
+                        seen.members[region].append(node)
         return seen
 
     def _note(self, node: torch.fx.Node, key: RegionKey, annotations: dict[int, object]) -> None:
@@ -94,31 +99,18 @@ class _Seen:
             annotations[id(annotation)] = annotation
             self.requested.update({(key.region, freeze(earlier)): earlier for earlier in regions_before(node)})
 
-    def _note_body(self, node: torch.fx.Node, inner: _Seen) -> None:
-        self.labels.update(inner.labels)
-        self.requested.update(inner.requested)
-        for region in inner.members:
-            if node not in self.members[region]:
-                self.members[region].append(node)
-
     def barriers(self, later: Hashable, earlier: Hashable) -> Iterator[Barrier]:
         """Yield the barrier between two regions, and the one between their gradients."""
         for first, second, gradients in ((earlier, later, False), (later, earlier, True)):
-            before = self._some(first, gradients=gradients)
-            after = self._some(second, gradients=gradients)
+            before, after = (
+                [node for node in self.members.get(region, ()) if is_backward_node(node) == gradients]
+                for region in (first, second)
+            )
             before_alone = tuple(node for node in before if node not in after)
             if before_alone and after:
                 what = "gradients of region" if gradients else "region"
                 name = f"{what} {self.labels[second]!r} after {self.labels[first]!r}"
                 yield Barrier(name, before_alone, tuple(node for node in after if node not in before))
-
-    def _some(self, region: Hashable, *, gradients: bool) -> tuple[torch.fx.Node, ...]:
-        return tuple(node for node in self.members.get(region, ()) if _is_gradient(node) == gradients)
-
-
-def _is_gradient(node: torch.fx.Node) -> bool:
-    """Return what AOTAutograd's partitioner reads of ``node`` (``meta["partitioner_tag"]``, torch 2.11 to 2.15)."""
-    return bool(node.meta.get("partitioner_tag") == "is_backward")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import torch.fx
 
 from pytest_regional._base.errors import RegionalValueError
 from pytest_regional.reference.effects import Edge
-from pytest_regional.reference.ordering.edges import add_control_deps
+from pytest_regional.reference.ordering.edges import add_control_deps, as_dependencies
 from pytest_regional.reference.overlap.program import (
     Collective,
     Cost,
@@ -109,10 +109,8 @@ class _Place(NamedTuple):
     original: int
 
 
-def hoist_starts(
-    program: OverlapProgram, order: Sequence[torch.fx.Node], claims: Reservations, *, groups_apart: bool
-) -> Moves:
-    """Move each start to right after its inputs, or as far as the bounds allow, the first start first.
+class _Hoisting:
+    """Moves each start to right after its inputs, or as far as the bounds allow, the first start first.
 
     Args:
         program: required precedence.
@@ -120,12 +118,9 @@ def hoist_starts(
         claims: the bounds for ``order``.
         groups_apart: let collectives pass those of other process groups.
     """
-    return _Hoisting(program, order, claims, groups_apart).run()
 
-
-class _Hoisting:
     def __init__(
-        self, program: OverlapProgram, order: Sequence[torch.fx.Node], claims: Reservations, groups_apart: bool
+        self, program: OverlapProgram, order: Sequence[torch.fx.Node], claims: Reservations, *, groups_apart: bool
     ) -> None:
         self._program, self._order, self._claims = program, order, claims
         self._groups_apart = groups_apart
@@ -138,24 +133,19 @@ class _Hoisting:
     def run(self) -> Moves:
         barrier = self._floor
         for place, node in enumerate(self._order):
+            after_inputs = max([self._floor, *map(self._after, self._program.before[node])])
             if node in self._program.starts:
-                self._hoist(self._program.starts[node], max(barrier, self._after_inputs(node)))
+                self._hoist(self._program.starts[node], max(barrier, after_inputs))
             elif node in self._program.barriers:
                 barrier = place + 1
             elif self._program.is_preparation(node):
-                self._earliest[node] = self._after_inputs(node)
+                self._earliest[node] = after_inputs
         moved = {node for node, place in self._places.items() if not place.stays}
-        stops = {start: (bound, self._stayed_before(slot)) for start, (bound, slot) in self._stops.items()}
+        stops = {}
+        for start, (bound, slot) in self._stops.items():
+            before = (self._order[i] for i in range(slot - 1, -1, -1))  # the last unmoved node stops it
+            stops[start] = (bound, next((node for node in before if self._places[node].stays), self._order[0]))
         return Moves(sorted(self._order, key=self._places.__getitem__), moved, stops)
-
-    def _stayed_before(self, slot: int) -> torch.fx.Node:
-        """Return the node that stops the start at ``slot``: the last unmoved one before it."""
-        before = (self._order[i] for i in range(slot - 1, -1, -1))
-        return next((node for node in before if self._places[node].stays), self._order[0])
-
-    def _after_inputs(self, node: torch.fx.Node) -> int:
-        """Return the first slot after everything that ``node`` must follow."""
-        return max([self._floor, *map(self._after, self._program.before[node])])
 
     def _after(self, node: torch.fx.Node) -> int:
         if node in self._earliest:
@@ -171,20 +161,16 @@ class _Hoisting:
         if bound is not None:
             self._stops[start] = (bound, slot)
         self._claims.start_at(collective, slot)
-        self._move(start, slot)
-        for element in collective.elements:
-            self._places[element] = _Place(slot, False, self._places[start].owner, self._places[element].original)
-        self._last_start[queue] = self._after(start)
-
-    def _move(self, start: torch.fx.Node, slot: int) -> None:
-        """Place ``start`` before the node at ``slot``, and the nodes that prepare its inputs before it."""
-        waiting = [start]
+        waiting = [start]  # moves before the node at ``slot``, and the nodes that prepare its inputs before it
         while waiting:
             node = waiting.pop()
             place = self._places[node]
             if place.slot > slot or (place.stays and place.slot == slot) or node is start:
                 self._places[node] = _Place(slot, False, place.original, place.original)
                 waiting += (source for source in self._program.before[node] if source in self._earliest)
+        for element in collective.elements:
+            self._places[element] = _Place(slot, False, self._places[start].owner, self._places[element].original)
+        self._last_start[queue] = self._after(start)
 
 
 @dataclass(frozen=True)
@@ -202,9 +188,8 @@ class Hiding:
 
     def __init__(self, program: OverlapProgram, order: Sequence[torch.fx.Node]) -> None:
         self._position = {node: i for i, node in enumerate(order)}
-        positions = program.hiding(order)
-        self._positions = positions
-        self._nodes = [order[i] for i in positions]
+        self._positions = [i for i, node in enumerate(order) if program.hides(node) > 0]
+        self._nodes = [order[i] for i in self._positions]
         self._collectives = sorted(program.collectives, key=lambda c: self._position[c.start])
 
     def of(self, collective: Collective) -> tuple[torch.fx.Node, ...]:
@@ -378,18 +363,23 @@ def overlap_collectives(
     program = OverlapProgram(graph, cost)
     if not program.collectives:
         return OverlapPlan(memory_bound=memory_bound if isinstance(memory_bound, int) else None, in_flight=in_flight)
-    before = Reservations(program, program.order, None, None).peaks()
-    limit = _limit(program, memory_bound, before[0])
+    bytes_before, flights_before = Reservations(program, program.order, None, None).peaks()
+    # A factor refers to the peak before this pass first changed the graph.
+    peak = bytes_before
+    for collective in program.collectives:
+        peak = min(peak, collective.start.meta.setdefault(_ORIGINAL_PEAK, peak))
+    limit = int(memory_bound * peak) if isinstance(memory_bound, float) else memory_bound
     schedule = _schedule(program, limit, in_flight)
-    planning = _Planning(program, schedule)
-    collectives = planning.collectives()
+    claims = Reservations(program, schedule.order, None, None)
+    bytes_after, flights_after = claims.peaks()
+    collectives = tuple(_planned(program, schedule, claims))
     edges = _apply(graph, program, schedule)
     return OverlapPlan(
         collectives=collectives,
-        peak_bytes_before=before[0],
-        peak_bytes_after=planning.peaks[0],
-        peak_in_flight_before=before[1],
-        peak_in_flight_after=planning.peaks[1],
+        peak_bytes_before=bytes_before,
+        peak_bytes_after=bytes_after,
+        peak_in_flight_before=flights_before,
+        peak_in_flight_after=flights_after,
         memory_bound=limit,
         in_flight=in_flight,
         edges=edges,
@@ -411,35 +401,24 @@ def _check(memory_bound: int | float | None, in_flight: int | None) -> None:
         raise RegionalValueError(f"in_flight must be None or a whole number from 1 on, not {in_flight!r}")
 
 
-def _limit(program: OverlapProgram, memory_bound: int | float | None, peak: int) -> int | None:
-    """Return the bound in bytes; a factor refers to the peak before this pass first changed the graph."""
-    for collective in program.collectives:
-        peak = min(peak, collective.start.meta.setdefault(_ORIGINAL_PEAK, peak))
-    return int(memory_bound * peak) if isinstance(memory_bound, float) else memory_bound
-
-
 def _schedule(program: OverlapProgram, memory: int | None, in_flight: int | None) -> Moves:
     sunk = sink_waits(program, Reservations(program, program.order, memory, in_flight))
     for wait, (_, other) in sunk.stops.items():
         if other in program.starts:
             program.require(wait, other)
     # Positions of starts under a bound in bytes depend on sizes, which may differ between ranks.
-    hoisted = hoist_starts(
-        program, sunk.order, Reservations(program, sunk.order, memory, in_flight), groups_apart=memory is None
-    )
+    claims = Reservations(program, sunk.order, memory, in_flight)
+    hoisted = _Hoisting(program, sunk.order, claims, groups_apart=memory is None).run()
     return Moves(hoisted.order, sunk.moved | hoisted.moved, {**sunk.stops, **hoisted.stops})
 
 
 def _apply(graph: torch.fx.Graph, program: OverlapProgram, schedule: Moves) -> tuple[Edge, ...]:
     hiding = Hiding(program, schedule.order)
-    edges = [*hiding.edges(), *_bounds(program, schedule, hiding)]
+    edges = dict.fromkeys((*hiding.edges(), *_bounds(program, schedule, hiding)))
     for previous, node in zip(schedule.order, schedule.order[1:], strict=False):
         if previous.next is not node:
             previous.append(node)
-    wanted: dict[torch.fx.Node, dict[torch.fx.Node, None]] = {}
-    for before, after in edges:
-        wanted.setdefault(after, {})[before] = None
-    return add_control_deps(graph, {after: list(sources) for after, sources in wanted.items()}).added if wanted else ()
+    return add_control_deps(graph, as_dependencies(edges)).added if edges else ()
 
 
 def _bounds(program: OverlapProgram, schedule: Moves, hiding: Hiding) -> Iterator[Edge]:
@@ -454,36 +433,25 @@ def _bounds(program: OverlapProgram, schedule: Moves, hiding: Hiding) -> Iterato
             yield before, after
 
 
-class _Planning:
-    """Computes the effect of a schedule before it is applied."""
-
-    def __init__(self, program: OverlapProgram, schedule: Moves) -> None:
-        self._program, self._stops = program, schedule.stops
-        self._claims = Reservations(program, schedule.order, None, None)
-        self.peaks = self._claims.peaks()
-        self._hiding = Hiding(program, schedule.order)
-        self._position = {node: i for i, node in enumerate(schedule.order)}
-        self._before = _stayed_before(program.order, schedule.moved)
-        self._after = _stayed_before(schedule.order, schedule.moved)
-
-    def collectives(self) -> tuple[PlannedCollective, ...]:
-        ordered = sorted(self._program.collectives, key=lambda c: self._position[c.start])
-        return tuple(map(self._planned, ordered))
-
-    def _planned(self, collective: Collective) -> PlannedCollective:
-        hidden_by = self._hiding.of(collective)
-        ends = (collective.start, *collective.waits)
-        reasons = dict.fromkeys(self._stops[node][0] for node in ends if node in self._stops)
-        return PlannedCollective(
-            start=collective.start,
-            waits=collective.waits,
+def _planned(program: OverlapProgram, schedule: Moves, claims: Reservations) -> Iterator[PlannedCollective]:
+    """Yield the effect of ``schedule``, before it is applied, on each collective."""
+    hiding = Hiding(program, schedule.order)
+    position = {node: i for i, node in enumerate(schedule.order)}
+    before = _stayed_before(program.order, schedule.moved)
+    after = _stayed_before(schedule.order, schedule.moved)
+    for collective in sorted(program.collectives, key=lambda c: position[c.start]):
+        start, waits, hidden_by = collective.start, collective.waits, hiding.of(collective)
+        reasons = dict.fromkeys(schedule.stops[node][0] for node in (start, *waits) if node in schedule.stops)
+        yield PlannedCollective(
+            start=start,
+            waits=waits,
             op=collective.op,
             group=collective.group,
             hidden_by=hidden_by,
-            hidden_cost=sum(map(self._program.hides, hidden_by)),
-            bytes_in_flight=self._claims.size_of(collective),
-            start_moved=self._before[collective.start] - self._after[collective.start],
-            wait_moved=self._after[collective.waits[-1]] - self._before[collective.waits[-1]],
+            hidden_cost=sum(map(program.hides, hidden_by)),
+            bytes_in_flight=claims.size_of(collective),
+            start_moved=before[start] - after[start],
+            wait_moved=after[waits[-1]] - before[waits[-1]],
             stopped_by=" and ".join(reasons) or BY_INPUTS,
         )
 
@@ -492,6 +460,3 @@ def _stayed_before(order: Sequence[torch.fx.Node], moved: set[torch.fx.Node]) ->
     """Return, for each node, how many nodes before it are not in ``moved``."""
     stayed = itertools.accumulate((int(node not in moved) for node in order), initial=0)
     return dict(zip(order, stayed, strict=False))
-
-
-__all__ = ["Cost", "OverlapPlan", "PlannedCollective", "RegionalValueError", "compute_cost", "overlap_collectives"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 import torch.fx
 
@@ -45,19 +47,15 @@ class OverlapProgram:
         self.owner = {element: c for c in self.collectives for element in c.elements}
         if not self.collectives:
             return
-        self.barriers = other_collectives(self.order, self._ops, {*self.starts, *self.waits})
-        self._roots = self._memory()
-        self.readers, self.inputs = self._readers(), self._inputs()
+        others = (node for node in self.order if not (self._communicates(node) or is_wait(self._ops.get(node))))
+        self.barriers = {node for node in others if COLLECTIVE in effect_classes(node)}
+        # The node that allocates the memory of each, behind views, waits and elements of coalesced results.
+        self._roots: dict[torch.fx.Node, torch.fx.Node] = {}
+        self.readers: dict[torch.fx.Node, list[torch.fx.Node]] = {start: [] for start in self.starts}
+        self.inputs: dict[torch.fx.Node, list[torch.fx.Node]] = {}
+        self._follow_memory()
         self.before: dict[torch.fx.Node, dict[torch.fx.Node, None]] = defaultdict(dict)
         self.after: dict[torch.fx.Node, dict[torch.fx.Node, None]] = defaultdict(dict)
-        self._connect(graph)
-
-    def require(self, before: torch.fx.Node, after: torch.fx.Node) -> None:
-        """Note that ``after`` must follow ``before``."""
-        self.before[after][before] = None
-        self.after[before][after] = None
-
-    def _connect(self, graph: torch.fx.Graph) -> None:
         position = {node: i for i, node in enumerate(self.order)}
         for node in self.order:
             for source in node.all_input_nodes:
@@ -69,6 +67,28 @@ class OverlapProgram:
             if before in self.starts and written_arguments(after):
                 self._finish_reading(self.starts[before], after, position)
 
+    def _follow_memory(self) -> None:
+        for node in self.order:
+            op, source = self._ops.get(node), None
+            if node in self.owner:
+                source = self.owner[node].start
+            elif node in self.waits and op is not None:
+                source = op.args[0] if isinstance(op.args[0], torch.fx.Node) else None
+            elif node not in self.starts:
+                source = aliased_argument(op)
+            self._roots[node] = node if source is None else self._roots[source]
+            read = dict.fromkeys(self._roots[argument] for argument in operands_of(node))
+            for root in read:
+                if root in self.readers and root is not self._roots[node]:
+                    self.readers[root].append(node)
+            if node in self.starts:
+                self.inputs[node] = [root for root in read if root.op not in ("placeholder", "get_attr")]
+
+    def require(self, before: torch.fx.Node, after: torch.fx.Node) -> None:
+        """Note that ``after`` must follow ``before``."""
+        self.before[after][before] = None
+        self.after[before][after] = None
+
     def _finish_reading(
         self, collective: Collective, writer: torch.fx.Node, position: dict[torch.fx.Node, int]
     ) -> None:
@@ -79,39 +99,6 @@ class OverlapProgram:
 
     def _communicates(self, node: torch.fx.Node) -> bool:
         return node in self.starts or node in self.waits
-
-    def _memory(self) -> dict[torch.fx.Node, torch.fx.Node]:
-        """Follow views, waits and elements of coalesced results to the node that allocates the memory."""
-        roots: dict[torch.fx.Node, torch.fx.Node] = {}
-        for node in self.order:
-            source = None if node in self.starts else self._view_of(node)
-            roots[node] = node if source is None else roots[source]
-        return roots
-
-    def _view_of(self, node: torch.fx.Node) -> torch.fx.Node | None:
-        op = self._ops.get(node)
-        if node in self.owner:
-            return self.owner[node].start
-        if node in self.waits and op is not None:
-            waited: Any = op.args[0]
-            return waited if isinstance(waited, torch.fx.Node) else None
-        return aliased_argument(op)
-
-    def _readers(self) -> dict[torch.fx.Node, list[torch.fx.Node]]:
-        readers: dict[torch.fx.Node, list[torch.fx.Node]] = {start: [] for start in self.starts}
-        for node in self.order:
-            read = {self._roots[argument] for argument in operands_of(node)}.difference((self._roots[node],))
-            for root in read:
-                if root in readers:
-                    readers[root].append(node)
-        return readers
-
-    def _inputs(self) -> dict[torch.fx.Node, list[torch.fx.Node]]:
-        found = {}
-        for start in self.starts:
-            roots = dict.fromkeys(self._roots[argument] for argument in operands_of(start))
-            found[start] = [root for root in roots if root.op not in ("placeholder", "get_attr")]
-        return found
 
     def result_of(self, node: torch.fx.Node) -> torch.fx.Node | None:
         """Return the start whose result ``node`` is or views, or None."""
@@ -159,18 +146,11 @@ class OverlapProgram:
             )
         value = node.meta["val"]
         tensors = value if isinstance(value, (list, tuple)) else (value,)
-        return sum(_bytes(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor))
-
-    def hiding(self, order: Sequence[torch.fx.Node]) -> list[int]:
-        """Return the positions in ``order`` of nodes that hide communication."""
-        return [i for i, node in enumerate(order) if self.hides(node) > 0]
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    elements: int = tensor.element_size()
-    for size in tensor.shape:
-        elements *= size_hint(size)
-    return elements
+        return sum(
+            tensor.element_size() * math.prod(map(size_hint, tensor.shape))
+            for tensor in tensors
+            if isinstance(tensor, torch.Tensor)
+        )
 
 
 @dataclass(frozen=True)
@@ -185,13 +165,6 @@ class OpCall:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     inner: torch.fx.Node
-
-    @property
-    def name(self) -> str:
-        """Name without overload, such as ``mm``; for higher-order ops and functions, their name."""
-        if is_op_overload(self.target):
-            return op_name(self.target)
-        return str(getattr(self.target, "__name__", self.target))
 
     @property
     def namespace(self) -> str:
@@ -235,11 +208,6 @@ def aliased_argument(op: OpCall | None) -> torch.fx.Node | None:
     return None
 
 
-def is_element(op: OpCall | None) -> bool:
-    """Return whether ``op`` picks an element of a tuple or list."""
-    return op is not None and op.target is operator.getitem
-
-
 def reads(user: torch.fx.Node, node: torch.fx.Node) -> bool:
     """Return whether ``user`` needs the value of ``node``, not only its order."""
     return node in operands_of(user)
@@ -275,37 +243,23 @@ def find_collectives(order: Sequence[torch.fx.Node], ops: Mapping[torch.fx.Node,
     Excludes a start without a wait, or whose result is read without waiting.
     """
     position = {node: i for i, node in enumerate(order)}
-    found = [_collective(node, ops, position) for node in order if _is_start(ops.get(node))]
-    return [collective for collective in found if collective is not None]
-
-
-def other_collectives(
-    order: Sequence[torch.fx.Node], ops: Mapping[torch.fx.Node, OpCall], known: set[torch.fx.Node]
-) -> set[torch.fx.Node]:
-    """Return other nodes that issue collectives; nothing is issued earlier than they are."""
-    candidates = (node for node in order if node not in known and not is_wait(ops.get(node)))
-    return {node for node in candidates if COLLECTIVE in effect_classes(node)}
+    found = []
+    for start in order:
+        op = ops.get(start)
+        if op is None or op.namespace != NAMESPACE or op_name(op.target) not in (*_SINGLE, *_COALESCED):
+            continue
+        elements = [user for user in start.users if user in ops and ops[user].target is operator.getitem]
+        readers = {user for node in (start, *elements) for user in node.users if reads(user, node)}.difference(elements)
+        if readers and all(is_wait(ops.get(reader)) for reader in readers):
+            waits = tuple(sorted(readers, key=position.__getitem__))
+            group = group_name(op.argument("group_name"))
+            found.append(Collective(start, waits, tuple(elements), op_name(op.target), group))
+    return found
 
 
 def is_wait(op: OpCall | None) -> bool:
     """Return whether ``op`` waits for a collective."""
-    return op is not None and op.namespace == NAMESPACE and op.name == _WAIT
-
-
-def _is_start(op: OpCall | None) -> bool:
-    return op is not None and op.namespace == NAMESPACE and op.name in (*_SINGLE, *_COALESCED)
-
-
-def _collective(
-    start: torch.fx.Node, ops: Mapping[torch.fx.Node, OpCall], position: Mapping[torch.fx.Node, int]
-) -> Collective | None:
-    op = ops[start]
-    elements = [user for user in start.users if is_element(ops.get(user))]
-    readers = {user for node in (start, *elements) for user in node.users if reads(user, node)}.difference(elements)
-    if not readers or not all(is_wait(ops.get(reader)) for reader in readers):
-        return None
-    waits = sorted(readers, key=position.__getitem__)
-    return Collective(start, tuple(waits), tuple(elements), op.name, group_name(op.argument("group_name")))
+    return op is not None and op.namespace == NAMESPACE and op_name(op.target) == _WAIT
 
 
 Cost = Callable[[torch.fx.Node], float]
@@ -325,66 +279,12 @@ def compute_cost(node: torch.fx.Node) -> float:
 
     The default of ``overlap_collectives(cost=...)``: how much communication ``node`` can hide, 0 for none.
     """
-    if node.op == "call_function" and _is_compute(op_name(node.target)):
+    name = op_name(node.target)
+    if node.op == "call_function" and (name in _COMPUTE or name.startswith("_scaled_dot_product_")):
         return 1.0
     if node.op not in ("call_function", "call_module"):
         return 0.0
     return float(sum(compute_cost(inner) for body in bodies_of(node, modules=True) for inner in body.graph.nodes))
-
-
-def _is_compute(name: str) -> bool:
-    return name in _COMPUTE or name.startswith("_scaled_dot_product_")
-
-
-class SegmentTree:
-    """One amount for each position; positions are half-open ranges everywhere."""
-
-    def __init__(self, amounts: Sequence[int]) -> None:
-        self._size = 1
-        while self._size < len(amounts):
-            self._size *= 2
-        self._added = [0] * (2 * self._size)
-        self._highest = [0] * self._size + list(amounts) + [0] * (self._size - len(amounts))
-        for node in range(self._size - 1, 0, -1):
-            self._highest[node] = max(self._highest[2 * node], self._highest[2 * node + 1])
-
-    def add(self, begin: int, end: int, amount: int) -> None:
-        """Raise all positions in ``[begin, end)`` by ``amount``."""
-        if begin < end:
-            self._add(begin, end, amount, 1, 0, self._size)
-
-    def _add(self, begin: int, end: int, amount: int, node: int, left: int, right: int) -> None:
-        if end <= left or right <= begin:
-            return
-        if begin <= left and right <= end:
-            self._added[node] += amount
-            self._highest[node] += amount
-            return
-        middle = (left + right) // 2
-        self._add(begin, end, amount, 2 * node, left, middle)
-        self._add(begin, end, amount, 2 * node + 1, middle, right)
-        self._highest[node] = max(self._highest[2 * node], self._highest[2 * node + 1]) + self._added[node]
-
-    def first_above(self, begin: int, end: int, threshold: int) -> int | None:
-        """Return the first position in ``[begin, end)`` with an amount above ``threshold``."""
-        return self._find(begin, end, threshold, False, 1, 0, self._size)
-
-    def last_above(self, begin: int, end: int, threshold: int) -> int | None:
-        """Return the last position in ``[begin, end)`` with an amount above ``threshold``."""
-        return self._find(begin, end, threshold, True, 1, 0, self._size)
-
-    def _find(self, begin: int, end: int, threshold: int, last: bool, node: int, left: int, right: int) -> int | None:
-        if end <= left or right <= begin or self._highest[node] <= threshold:
-            return None
-        if right - left == 1:
-            return left
-        middle, rest = (left + right) // 2, threshold - self._added[node]
-        halves = ((2 * node, left, middle), (2 * node + 1, middle, right))
-        for half in reversed(halves) if last else halves:
-            found = self._find(begin, end, rest, last, *half)
-            if found is not None:
-                return found
-        return None
 
 
 MEMORY = "memory"
@@ -405,7 +305,8 @@ class _Resource:
     name: str
     limit: int | None
     claims: list[Reservation] = field(default_factory=list)
-    levels: SegmentTree | None = None
+    levels: Any = None
+    """The amount at each position, if there is a limit."""
 
     def amounts(self, length: int) -> list[int]:
         steps = [0] * (length + 1)
@@ -413,6 +314,15 @@ class _Resource:
             steps[claim.begin] += claim.amount
             steps[claim.end] -= claim.amount
         return list(itertools.accumulate(steps))[:length]
+
+    def above(self, begin: int, end: int, threshold: int) -> Any:
+        """Return the positions in ``[begin, end)`` with an amount above ``threshold``."""
+        return np.flatnonzero(self.levels[begin:end] > threshold) + begin
+
+    def add(self, begin: int, end: int, amount: int) -> None:
+        """Raise all positions in ``[begin, end)`` by ``amount``."""
+        if self.levels is not None:
+            self.levels[begin:end] += amount
 
 
 class Reservations:
@@ -436,7 +346,7 @@ class Reservations:
         self._in_flight.claims = list(self._flights.values())
         for resource in (self._memory, self._in_flight):
             if resource.limit is not None:
-                resource.levels = SegmentTree(resource.amounts(self._length))
+                resource.levels = np.array(resource.amounts(self._length), dtype=np.int64)
 
     def _begin(self, collective: Collective) -> int:
         return self._position[collective.start]
@@ -490,7 +400,7 @@ class Reservations:
         for resource, claims in self._held(collective):
             for claim in claims:
                 if begin < claim.begin:
-                    _raise(resource, begin, claim.begin, claim.amount)
+                    resource.add(begin, claim.begin, claim.amount)
                     claim.begin = begin
 
     def wait_at(self, collective: Collective, end: int) -> None:
@@ -498,7 +408,7 @@ class Reservations:
         for resource, claims in self._held(collective):
             for claim in claims:
                 if end > claim.end:
-                    _raise(resource, claim.end, end, claim.amount)
+                    resource.add(claim.end, end, claim.amount)
                     claim.end = end
 
     def _held(self, collective: Collective) -> Iterator[tuple[_Resource, list[Reservation]]]:
@@ -508,28 +418,23 @@ class Reservations:
         yield self._in_flight, [self._flights[collective.start]]
 
     def _room_before(self, resource: _Resource, claims: Sequence[Reservation], lowest: int, highest: int) -> int:
-        if resource.levels is None or resource.limit is None:
+        if resource.limit is None:
             return lowest
         begins = sorted({claim.begin for claim in claims if lowest < claim.begin}, reverse=True)
         for high, low in itertools.pairwise((*begins, lowest)):
             added = sum(claim.amount for claim in claims if claim.begin >= high)
-            found = resource.levels.last_above(low, high, resource.limit - added)
-            if found is not None:
-                return min(found + 1, highest)
+            above = resource.above(low, high, resource.limit - added)
+            if above.size:
+                return min(int(above[-1]) + 1, highest)
         return lowest
 
     def _room_after(self, resource: _Resource, claims: Sequence[Reservation], lowest: int, highest: int) -> int:
-        if resource.levels is None or resource.limit is None:
+        if resource.limit is None:
             return highest
         ends = sorted({claim.end for claim in claims if claim.end < highest})
         for low, high in itertools.pairwise((*ends, highest)):
             added = sum(claim.amount for claim in claims if claim.end <= low)
-            found = resource.levels.first_above(low, high, resource.limit - added)
-            if found is not None:
-                return max(found, lowest)
+            above = resource.above(low, high, resource.limit - added)
+            if above.size:
+                return max(int(above[0]), lowest)
         return highest
-
-
-def _raise(resource: _Resource, begin: int, end: int, amount: int) -> None:
-    if resource.levels is not None:
-        resource.levels.add(begin, end, amount)

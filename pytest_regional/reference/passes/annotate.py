@@ -23,12 +23,12 @@ from pytest_regional._torch.fx_graphs import (
     is_gradient_sum,
     region_mark,
 )
-from pytest_regional._torch.operators import is_higher_order_op, is_op_overload, operator_types
+from pytest_regional._torch.operators import is_higher_order_op, is_op_overload, is_op_packet
 from pytest_regional.reference.ordering import AddedOrder, add_control_deps
 from pytest_regional.reference.ordering.edges import is_control_deps
-from pytest_regional.reference.overlap import Cost, OverlapPlan, compute_cost, overlap_collectives
-from pytest_regional.reference.pass_protocol import DEFAULT_GRAPHS, GRAPH_KINDS, Pass, PipelineError
-from pytest_regional.reference.pass_uuids import OWN_CODE
+from pytest_regional.reference.overlap import OverlapPlan, overlap_collectives
+from pytest_regional.reference.overlap.program import Cost, compute_cost
+from pytest_regional.reference.pass_protocol import DEFAULT_GRAPHS, GRAPH_KINDS, OWN_CODE, Pass, PipelineError
 from pytest_regional.reference.pipeline.call import op_name
 from pytest_regional.reference.regions import checked_settings, freeze
 
@@ -75,16 +75,30 @@ def annotate_matching(
         configs: Inductor configuration of the region.
         override: whether to replace earlier marks of ops; otherwise they keep them.
 
-    TypeError: an invalid target.
+    Raises:
         TypeError: a target that is none of these.
         RegionConfigError: a configuration that Inductor does not have.
     """
     mark = mark_for(region, configs)
     wanted = matcher(target)
     nodes = list(_nodes(graph, set()))
-    matched = [node for node in nodes if wanted(node)]
-    gradients = _gradients_of(matched, nodes)
-    kept = [node for node in (*matched, *gradients) if not _annotate(node, mark, override)]
+    matched = dict.fromkeys(node for node in nodes if wanted(node))
+    # Their backward nodes have the same autograd numbers. A number belongs to the first forward op with it, as where
+    # PyTorch copies annotations.
+    forward: dict[Any, torch.fx.Node] = {}
+    for node in nodes:
+        if "seq_nr" in node.meta and not is_backward_node(node):
+            forward.setdefault(node.meta["seq_nr"], node)
+    backward = (node for node in nodes if is_backward_node(node) and not is_gradient_sum(node) and node not in matched)
+    gradients = [node for node in backward if forward.get(node.meta.get("seq_nr")) in matched]
+    kept = []
+    for node in (*matched, *gradients):
+        is_marked, earlier = region_mark(node)
+        if is_marked and not override and freeze(earlier) != freeze(mark):
+            kept.append(node)
+        else:
+            custom = node.meta.get("custom")
+            node.meta["custom"] = {**(custom if isinstance(custom, dict) else {}), ANNOTATION: dict(mark)}
     return Annotated(tuple(matched), tuple(gradients), tuple(kept))
 
 
@@ -111,32 +125,6 @@ def _nodes(graph: torch.fx.Graph, seen: set[int]) -> Iterator[torch.fx.Node]:
                     yield from _nodes(body.graph, seen)
 
 
-def _gradients_of(matched: Iterable[torch.fx.Node], nodes: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
-    """Return the backward nodes of the matched ops, which have the same autograd numbers.
-
-    A number belongs to the first forward op with it, as where PyTorch copies annotations.
-    """
-    forward: dict[Any, torch.fx.Node] = {}
-    for node in nodes:
-        if "seq_nr" in node.meta and not is_backward_node(node):
-            forward.setdefault(node.meta["seq_nr"], node)
-    chosen = set(matched)
-    numbered = (node for node in nodes if is_backward_node(node) and not is_gradient_sum(node) and node not in chosen)
-    return [node for node in numbered if forward.get(node.meta.get("seq_nr")) in chosen]
-
-
-def _annotate(node: torch.fx.Node, mark: Mapping[str, Any], override: bool) -> bool:
-    if region_mark(node)[0] and not (override or _is_ours(node, mark)):
-        return False
-    custom = node.meta.get("custom")
-    node.meta["custom"] = {**(custom if isinstance(custom, dict) else {}), ANNOTATION: dict(mark)}
-    return True
-
-
-def _is_ours(node: torch.fx.Node, mark: Mapping[str, Any]) -> bool:
-    return freeze(region_mark(node)[1]) == freeze(mark)
-
-
 def matcher(target: Any) -> Predicate:
     """Return a predicate on nodes for a target of ``annotate_ops``.
 
@@ -150,14 +138,16 @@ def matcher(target: Any) -> Predicate:
         return lambda node: target in _names(node)
     if is_op_overload(target):
         return lambda node: _called(node) is target
-    if isinstance(target, operator_types()[1]):
+    if is_op_packet(target):
         return lambda node: getattr(_called(node), "overloadpacket", None) is target
     if is_higher_order_op(target):
         return lambda node: target.name() in _names(node)
     public = _higher_order_op_behind(target)
     if public is not None:
         return matcher(public)
-    if callable(target) and not isinstance(target, type) and not _is_of_torch(target):
+    # A function like ``torch.mm`` is no predicate; ATen graphs have other names for those.
+    is_of_torch = str(getattr(target, "__module__", None) or "torch").split(".")[0] == "torch"
+    if callable(target) and not isinstance(target, type) and not is_of_torch:
         return lambda node: bool(target(node))
     raise TypeError(
         f"annotate_ops cannot match by {target!r}: give an op such as torch.ops.aten.mm, a higher-order operator, a "
@@ -169,11 +159,6 @@ def _higher_order_op_behind(function: Any) -> str | None:
     """Return the operator in graphs for the user's function ``flex_attention``."""
     module = getattr(function, "__module__", None)
     return "flex_attention" if module == "torch.nn.attention.flex_attention" else None
-
-
-def _is_of_torch(function: Any) -> bool:
-    """Return whether this is a function like ``torch.mm``, no predicate; ATen graphs have other names for those."""
-    return str(getattr(function, "__module__", None) or "torch").split(".")[0] == "torch"
 
 
 def _called(node: torch.fx.Node) -> Any:
@@ -216,10 +201,9 @@ class AnnotateOps(Pass):
     def uuid(self) -> Hashable | None:
         """Return the settings; None for a predicate without ``identity``."""
         what = identity_of(self.target) if self.identity is None else ("identity", self.identity)
-        return None if what is None else (self.name, OWN_CODE, what, freeze(self._mark()), self.override)
-
-    def _mark(self) -> dict[str, Any]:
-        return mark_for(self.region, self.configs)
+        if what is None:
+            return None
+        return (self.name, OWN_CODE, what, freeze(mark_for(self.region, self.configs)), self.override)
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = (), *, graph: str = "forward") -> None:
         """Mark the ops of ``gm``; the result is ``done[graph]``.
@@ -231,21 +215,24 @@ class AnnotateOps(Pass):
             gm.graph, self.target, region=self.region, configs=self.configs, override=self.override
         )
         self.done[graph] = done
-        if self._speaks_of(graph) and not done.matched:
-            self._complain(gm.graph, graph)
-
-    def _speaks_of(self, graph: str) -> bool:
-        """Return whether no match is worth a warning.
-
-        A forward of a joint graph was warned about there. A backward may contain none of the forward's ops, and their
-        gradients were marked before.
-        """
         if graph == "joint":
             self._joint.append(graph)
         elif graph == "forward" and self._joint:
             self._joint.clear()
-            return False
-        return graph != "backward" or self.graphs == ("backward",)
+            return  # no match was reported for the joint graph
+        # A backward may contain none of the forward's ops, and their gradients were marked before.
+        if done.matched or (graph == "backward" and self.graphs != ("backward",)):
+            return
+        target = self.target
+        shown = repr(target) if isinstance(target, str) else str(getattr(target, "__qualname__", target))
+        names = dict.fromkeys(name for node in _nodes(gm.graph, set()) for name in _names(node)[:1])
+        message = (
+            f"pass {self.name!r} matched no op of the {graph} graph by {shown}: nothing is marked for "
+            f"region {self.region!r}. The ops there: {', '.join(names) or 'none'}."
+        )
+        if self.required:
+            raise PipelineError(message)
+        warnings.warn(message, PassMatchWarning, stacklevel=2)
 
     def summary(self, graph: str) -> str:
         """Return the report's text: how many ops were marked, and how many kept their mark."""
@@ -253,16 +240,6 @@ class AnnotateOps(Pass):
         parts = [f"{plural(len(done.matched), 'op')} matched"]
         parts += [f"{plural(len(done.gradients), 'gradient op')}"] if done.gradients else []
         return ", ".join(parts + ([f"{len(done.kept)} marked otherwise"] if done.kept else []))
-
-    def _complain(self, graph: torch.fx.Graph, kind: str) -> None:
-        names = dict.fromkeys(name for node in _nodes(graph, set()) for name in _names(node)[:1])
-        message = (
-            f"pass {self.name!r} matched no op of the {kind} graph by {_shown(self.target)}: nothing is marked for "
-            f"region {self.region!r}. The ops there: {', '.join(names) or 'none'}."
-        )
-        if self.required:
-            raise PipelineError(message)
-        warnings.warn(message, PassMatchWarning, stacklevel=2)
 
 
 def annotate_ops(
@@ -307,13 +284,9 @@ def identity_of(target: Any) -> Hashable | None:
         return None if None in parts else ("any of", *sorted(map(repr, parts)))
     if isinstance(target, str):
         return target
-    if is_op_overload(target) or isinstance(target, operator_types()[1]):
+    if is_op_overload(target) or is_op_packet(target):
         return type(target).__name__, str(target)
     return str(target.name()) if is_higher_order_op(target) else _higher_order_op_behind(target)
-
-
-def _shown(target: Any) -> str:
-    return repr(target) if isinstance(target, str) else str(getattr(target, "__qualname__", target))
 
 
 Edges = Callable[[torch.fx.Graph], Mapping[torch.fx.Node, Iterable[torch.fx.Node]]]

@@ -10,7 +10,7 @@ import itertools
 import math
 import operator
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -18,18 +18,24 @@ import torch
 import torch.fx
 
 from pytest_regional._torch.fx_graphs import bodies_of, is_graph_module
-from pytest_regional._torch.operators import hides_a_view, is_higher_order_op, is_op_overload, op_name, schema_of
+from pytest_regional._torch.operators import (
+    hides_a_view,
+    is_higher_order_op,
+    is_op_overload,
+    op_name,
+    returns_nothing,
+    schema_of,
+)
 from pytest_regional._torch.tracing import known_equal, storage_key
 from pytest_regional.reference.effects import effect_classes, written_arguments
 from pytest_regional.reference.gradients import storages_kept_apart
 from pytest_regional.reference.ordering.edges import dependencies_of, is_control_deps
-from pytest_regional.reference.pass_protocol import DEFAULT_GRAPHS, Pass
-from pytest_regional.reference.pass_uuids import OWN_CODE
+from pytest_regional.reference.pass_protocol import DEFAULT_GRAPHS, OWN_CODE, Pass
 from pytest_regional.reference.regions import read_region_keys
 
 # A chain of views longer than this is processed in pieces.
 _REACH = 32
-_aten_op = torch.ops.aten
+_aten = torch.ops.aten
 
 
 def viewed(node: torch.fx.Node) -> torch.fx.Node | None:
@@ -59,18 +65,15 @@ def views_up_from(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
     for _ in range(_REACH):
         assert current is not None
         current = viewed(current)
-        if current is None or _changes_shape_in_place(current):
+        if current is None:
+            return
+        # Behind ``t_``, ``resize_``, ``set_`` and similar its traced value is wrong for later users.
+        if any(_changes_metadata(user.target) for user in current.users):
             return
         yield current
 
 
-def _changes_shape_in_place(node: torch.fx.Node) -> bool:
-    """``t_``, ``resize_``, ``set_`` and similar: the traced value of ``node`` is wrong for its later users."""
-    return any(_changes_metadata(user) for user in node.users)
-
-
-def _changes_metadata(user: torch.fx.Node) -> bool:
-    target: Any = user.target
+def _changes_metadata(target: Any) -> bool:
     if not is_op_overload(target) or not schema_of(target).is_mutable:
         return False
     return torch.Tag.inplace_view in target.tags or op_name(target).startswith(("resize_", "set_", "resize_as_"))
@@ -87,14 +90,11 @@ def same_tensor(first: Any, second: Any) -> bool:
 
 def same_layout(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Return whether two tensors differ only in their memory."""
-    if first.layout is not torch.strided or second.layout is not torch.strided:
+    if first.layout is not torch.strided or second.layout is not torch.strided or first.dim() != second.dim():
         return False
     kinds = ((one.dtype, one.device, one.is_conj(), one.is_neg(), type(one)) for one in (first, second))
-    return next(kinds) == next(kinds) and _equal(first.shape, second.shape) and _equal(first.stride(), second.stride())
-
-
-def _equal(first: Sequence[Any], second: Sequence[Any]) -> bool:
-    return len(first) == len(second) and all(map(known_equal, first, second))
+    sizes = zip((*first.shape, *first.stride()), (*second.shape, *second.stride()), strict=True)
+    return next(kinds) == next(kinds) and all(known_equal(*pair) for pair in sizes)
 
 
 def is_plainly_contiguous(value: Any) -> bool:
@@ -115,19 +115,17 @@ def permutation(node: torch.fx.Node) -> tuple[int, ...] | None:
     if not isinstance(value, torch.Tensor) or node.kwargs:
         return None
     rank = value.dim()
-    if target is _aten_op.t.default:
+    if target is _aten.t.default:
         return (1, 0) if rank == 2 else tuple(range(rank))
-    if target is _aten_op.transpose.int and rank:
+    if target is _aten.transpose.int and rank:
         first, second = (int(dim) % rank for dim in node.args[1:3])
         swapped = {first: second, second: first}
         return tuple(swapped.get(dim, dim) for dim in range(rank))
-    if target is _aten_op.permute.default:
-        dims: Any = node.args[1]
-        return tuple(int(dim) % rank for dim in dims)
+    if target is _aten.permute.default:
+        return tuple(int(dim) % rank for dim in node.args[1])
     return None
 
 
-_aten = torch.ops.aten
 _RESHAPES = (_aten.view.default, _aten._unsafe_view.default, _aten.reshape.default)
 _COPIES = (_aten._to_copy.default,)
 # torch 2.15 traces ``detach`` as an alias.
@@ -143,29 +141,19 @@ def canonicalize(graph: torch.fx.Graph, *, detach: bool = True) -> int:
     permutation, within one region, become one. ``clone`` stays, and so does a result of the graph: if it equals an
     earlier node it becomes an ``alias`` of that. Bodies of higher-order operators are included.
     """
-    return _Canonicalization(detach).run(graph)
+    return _canonicalize(graph, detach, set())
 
 
-@dataclass
-class _Canonicalization:
-    detach: bool
-    done: set[int] = field(default_factory=set)
-
-    def run(self, graph: torch.fx.Graph) -> int:
-        one = _OneGraph(graph, self.detach)
-        removed = one.run()
-        for node in graph.nodes:
-            if node.op == "call_function" and is_higher_order_op(node.target) and not is_control_deps(node):
-                removed += sum(map(self._body, bodies_of(node)))
-        return removed
-
-    def _body(self, body: torch.fx.GraphModule) -> int:
-        if id(body) in self.done:
-            return 0
-        self.done.add(id(body))
-        removed = self.run(body.graph)
-        body.recompile()  # a changed argument of an op is a change, too
-        return removed
+def _canonicalize(graph: torch.fx.Graph, detach: bool, done: set[int]) -> int:
+    removed = _OneGraph(graph, detach).run()
+    for node in graph.nodes:
+        if node.op == "call_function" and is_higher_order_op(node.target) and not is_control_deps(node):
+            for body in bodies_of(node):
+                if id(body) not in done:
+                    done.add(id(body))
+                    removed += _canonicalize(body.graph, detach, done)
+                    body.recompile()  # a changed argument of an op is a change, too
+    return removed
 
 
 class _OneGraph:
@@ -176,12 +164,32 @@ class _OneGraph:
         self.detach = detach
         self.regions: Mapping[torch.fx.Node, Hashable] = read_region_keys(graph)
         self.used = {node for node in graph.nodes if node.users}
-        self.fixed = _fixed(graph)
         self.kept_apart = storages_kept_apart(graph)
+        # More than a value: results, and dependencies of order edges.
+        self.fixed = set(graph.output_node().all_input_nodes)
+        self.fixed.update(other for node in graph.nodes for other in dependencies_of(node))
+        for node in reversed(graph.nodes):
+            if node in self.fixed:  # an op that writes returns the tensor that it wrote to
+                self.fixed.update(written_arguments(node))
 
     def run(self) -> int:
         for node in self.graph.nodes:
-            self._simplify(node)
+            source, value = viewed(node), node.meta.get("val")
+            if node.target in _COPIES:
+                self._simplify_copy(node, node.args[0], value)
+            elif source is not None and (self.detach or node.target not in _DETACH):
+                same = None  # the earliest node that ``node`` equals, through no ``detach`` that must stay
+                for above in views_up_from(node):
+                    if same_tensor(value, above.meta.get("val")):
+                        same = above
+                    if above.target in _DETACH and not self.detach:
+                        break
+                if same is None:
+                    self._merge(node, source)
+                elif node not in self.fixed:
+                    node.replace_all_uses_with(same)
+                elif same is not source:
+                    node.target, node.args, node.kwargs = _aten.alias.default, (same,), {}
         removed = 0
         for node in reversed(self.graph.nodes):
             if not node.users and node in self.used and (node.target in _COPIES or viewed(node) is not None):
@@ -189,41 +197,14 @@ class _OneGraph:
                 removed += 1
         return removed
 
-    def _simplify(self, node: torch.fx.Node) -> None:
-        if node.target in _COPIES:
-            self._simplify_copy(node)
-            return
-        source = viewed(node)
-        if source is None or (node.target in _DETACH and not self.detach):
-            return
-        same = self._same_as(node)
-        if same is None:
-            self._merge(node, source)
-        elif node not in self.fixed:
-            node.replace_all_uses_with(same)
-        elif same is not source:
-            _read(node, _aten.alias.default, (same,))
-
-    def _simplify_copy(self, node: torch.fx.Node) -> None:
+    def _simplify_copy(self, node: torch.fx.Node, source: torch.fx.Node, value: Any) -> None:
         """Remove a conversion without effect, if the two memories cannot be distinguished."""
-        source, value = node.args[0], node.meta.get("val")
-        assert isinstance(source, torch.fx.Node)
         other = source.meta.get("val")
         if node in self.fixed or node.kwargs.get("pin_memory") or not isinstance(value, torch.Tensor):
             return
         keys = (storage_key(value), storage_key(other))
         if None not in keys and not self.kept_apart.intersection(keys) and same_layout(value, other):
             node.replace_all_uses_with(source)
-
-    def _same_as(self, node: torch.fx.Node) -> torch.fx.Node | None:
-        """Return the earliest node that ``node`` equals, through no ``detach`` that must stay."""
-        found, value = None, node.meta.get("val")
-        for above in views_up_from(node):
-            if same_tensor(value, above.meta.get("val")):
-                found = above
-            if above.target in _DETACH and not self.detach:
-                break
-        return found
 
     def _merge(self, node: torch.fx.Node, source: torch.fx.Node) -> None:
         """Make ``node``, a view of the view ``source``, a view of that one's base, if both are in one region."""
@@ -232,27 +213,15 @@ class _OneGraph:
             return
         base, outer, inner = above[1], permutation(node), permutation(source)
         if outer is not None and inner is not None:
-            _read(node, _aten.permute.default, (base, [inner[dim] for dim in outer]))
+            dims = [inner[dim] for dim in outer]
+            node.target, node.args, node.kwargs = _aten.permute.default, (base, dims), {}
         elif _reshapes(node) and _reshapes(source) and is_plainly_contiguous(base.meta.get("val")):
-            _read(node, node.target, (base, *node.args[1:]))
-
-
-def _fixed(graph: torch.fx.Graph) -> set[torch.fx.Node]:
-    """Return the nodes that are more than a value: results, and dependencies of order edges."""
-    fixed = {*graph.output_node().all_input_nodes, *(other for node in graph.nodes for other in dependencies_of(node))}
-    for node in reversed(graph.nodes):
-        if node in fixed:  # an op that writes returns the tensor that it wrote to
-            fixed.update(written_arguments(node))
-    return fixed
+            node.args, node.kwargs = (base, *node.args[1:]), {}
 
 
 def _reshapes(node: torch.fx.Node) -> bool:
     """Return whether ``node`` could be made from any contiguous tensor with as many elements."""
     return node.target in _RESHAPES and is_plainly_contiguous(node.meta.get("val"))
-
-
-def _read(node: torch.fx.Node, target: Any, args: tuple[Any, ...]) -> None:
-    node.target, node.args, node.kwargs = target, args, {}
 
 
 @dataclass(frozen=True)
@@ -328,63 +297,41 @@ class _Elimination:
 
     def has_effect(self, node: torch.fx.Node) -> bool:
         """Return whether ``node`` must stay even if its result is unused."""
+        target, name = node.target, op_name(node.target)
+        if node.op == "get_attr":
+            return False
+        if node.op == "call_module":
+            owner = node.graph.owning_module
+            module = owner.get_submodule(target) if owner is not None else None
+            return not is_graph_module(module) or self._is_impure(module)
         if node.op != "call_function":
-            return node.op != "get_attr" and not (node.op == "call_module" and self._runs_pure_graph(node))
-        if effect_classes(node) or written_arguments(node) or _checks_something(node):
             return True
-        if is_op_overload(node.target):
-            return _is_void(node.target)
-        if is_higher_order_op(node.target):
-            return _name(node) not in _AS_PURE_AS_THEIR_BODIES or _wraps_effect(node) or self._runs_effect(node)
-        return not _is_pure_function(node.target)
-
-    def _runs_effect(self, node: torch.fx.Node) -> bool:
-        return any(map(self._is_impure, bodies_of(node)))
-
-    def _runs_pure_graph(self, node: torch.fx.Node) -> bool:
-        owner = node.graph.owning_module
-        module = owner.get_submodule(str(node.target)) if owner is not None else None
-        return is_graph_module(module) and not self._is_impure(module)
+        if effect_classes(node) or written_arguments(node) or any(word in name for word in _CHECKS):
+            return True
+        if is_op_overload(target):
+            return returns_nothing(target)
+        if is_higher_order_op(target):
+            if name not in _AS_PURE_AS_THEIR_BODIES or any(map(self._is_impure, bodies_of(node))):
+                return True
+            # By ``auto_functionalized`` and similar ones.
+            wrapped = node.args[0] if node.args else node.kwargs.get("op")
+            if not is_op_overload(wrapped):
+                return False
+            probe = torch.fx.Graph().call_function(wrapped)
+            return bool(torch.Tag.nondeterministic_seeded in wrapped.tags or effect_classes(probe))
+        # Other functions have none if they only compute with numbers or pick an element.
+        module = getattr(target, "__module__", None)
+        if target is print or target is operator.setitem:
+            return True
+        if module in _PURE_MODULES or getattr(math, name, None) is target:
+            return False
+        return not (name.startswith("sym_") and str(module).split(".")[0] == "torch")
 
     def _is_impure(self, body: Any) -> bool:
         if id(body) not in self._impure:
             inner = (node for node in body.graph.nodes if node.op not in ("placeholder", "output"))
             self._impure[id(body)] = any(map(self.has_effect, inner))
         return self._impure[id(body)]
-
-
-def _checks_something(node: torch.fx.Node) -> bool:
-    return any(word in _name(node) for word in _CHECKS)
-
-
-def _is_void(target: Any) -> bool:
-    return not schema_of(target).returns
-
-
-def _wraps_effect(node: torch.fx.Node) -> bool:
-    """Check schema and tags of the operator wrapped by ``auto_functionalized`` and similar operators."""
-    wrapped: Any = node.args[0] if node.args else node.kwargs.get("op")
-    if not is_op_overload(wrapped):
-        return False
-    probe = torch.fx.Graph().call_function(wrapped)
-    return torch.Tag.nondeterministic_seeded in wrapped.tags or bool(effect_classes(probe))
-
-
-def _is_pure_function(target: Any) -> bool:
-    """Return whether ``target`` only computes with numbers or picks an element."""
-    module = getattr(target, "__module__", None)
-    if target is print or target is operator.setitem:
-        return False
-    if module in _PURE_MODULES or getattr(math, getattr(target, "__name__", ""), None) is target:
-        return True
-    return str(getattr(target, "__name__", "")).startswith("sym_") and str(module).split(".")[0] == "torch"
-
-
-def _name(node: torch.fx.Node) -> str:
-    target: Any = node.target
-    if is_op_overload(target):
-        return op_name(target)
-    return str(target.name() if is_higher_order_op(target) else getattr(target, "__name__", target))
 
 
 def _remove_bodies(graph: torch.fx.Graph, unread: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -72,33 +72,28 @@ class InputCheck:
             return f"has dtype {leaf.dtype}, and was captured with {self.dtype}"
         if str(leaf.device) != self.device:
             return f"is on {leaf.device}, and was captured on {self.device}"
-        if not self._fits(leaf.shape):
-            return self._other_shape(leaf.shape)
-        if leaf.layout is torch.strided and leaf.numel() and not self._lies_alike(leaf):
+        sizes = list(zip(leaf.shape, self.shape, strict=False))
+        if leaf.dim() != len(self.shape) or any(type(was) is int and size != was for size, was in sizes):
+            fixed = {was for size, was in sizes if size != was} & {0, 1}
+            hint = f"; a size of {fixed.pop()} is never a symbol: capture with a larger example" if fixed else ""
+            return (
+                f"has shape {tuple(leaf.shape)}, and was captured with ({', '.join(map(str, self.shape))}); with "
+                f"dynamic=True one compile serves several sizes{hint}"
+            )
+        # Strides matter where a dimension has more than one element.
+        lies_alike = (
+            leaf.layout is not torch.strided
+            or not leaf.numel()
+            or all(
+                size < 2 or was is None or step == was
+                for size, step, was in zip(leaf.shape, leaf.stride(), self.strides, strict=False)
+            )
+        )
+        if not lies_alike:
             return f"has strides {leaf.stride()}, and was captured with ({', '.join(map(str, self.strides))})"
         if leaf.requires_grad and not self.requires_grad and torch.is_grad_enabled():
             return "requires gradients, and gets none in what was captured (frozen then, or under no_grad)"
         return None
-
-    def _lies_alike(self, leaf: torch.Tensor) -> bool:
-        """Compare strides of the dimensions with more than one element."""
-        return all(
-            size < 2 or expected is None or step == expected
-            for size, step, expected in zip(leaf.shape, leaf.stride(), self.strides, strict=False)
-        )
-
-    def _other_shape(self, shape: Sequence[int]) -> str:
-        fixed = {expected for size, expected in zip(shape, self.shape, strict=False) if size != expected} & {0, 1}
-        hint = f"; a size of {fixed.pop()} is never a symbol: capture with a larger example" if fixed else ""
-        return (
-            f"has shape {tuple(shape)}, and was captured with ({', '.join(map(str, self.shape))}); with dynamic=True "
-            f"one compile serves several sizes{hint}"
-        )
-
-    def _fits(self, shape: Sequence[int]) -> bool:
-        return len(shape) == len(self.shape) and all(
-            type(expected) is not int or size == expected for size, expected in zip(shape, self.shape, strict=True)
-        )
 
 
 def _same(leaf: Any, value: Any) -> bool:
@@ -199,12 +194,8 @@ class CallChecks:
             complaint = check.complaint(leaf)
             if complaint:
                 raise ArtifactError(f"input {index} {complaint}. {_REMEDY}.")
-        self._check_sizes(leaves)
-        return leaves
-
-    def _check_sizes(self, leaves: Sequence[Any]) -> None:
         if not self.symbols:
-            return
+            return leaves
         sizes = {name: int(leaves[index].shape[dimension]) for name, (index, dimension) in self.symbols}
         for index, check in enumerate(self.inputs):
             for dimension, name in enumerate(check.shape):
@@ -218,6 +209,7 @@ class CallChecks:
                 f"the compiled model does not hold for sizes {sizes}: tracing assumed {self.guards} "
                 f"(t0 is the first of them). {_REMEDY}."
             )
+        return leaves
 
     def check_module(self, module: torch.nn.Module) -> None:
         """Raise unless ``module`` is in the mode of its capture.
@@ -277,10 +269,9 @@ def _shown(structure: Any) -> str:
 
 def ambient_modes() -> tuple[tuple[str, Any], ...]:
     """Return the global modes that affect a model's ops."""
-    devices = ("cpu", "cuda")
     autocast = [
         (f"autocast on {device}", torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None)
-        for device in devices
+        for device in ("cpu", "cuda")
     ]
     return (*autocast, ("the default dtype", torch.get_default_dtype()))
 
@@ -311,8 +302,16 @@ class CompiledModule(torch.nn.Module):  # type: ignore[misc]
         self.report = report
         self._compiled = compiled
         self._checks = checks
-        self._slots = tuple(_slots(model, [name for name, _ in checks.state]))
-        self._parts = tuple(_parts(model))
+        # Where each parameter and buffer is stored, to detect replaced ones.
+        self._slots: list[tuple[Mapping[str, Any], str]] = []
+        for path, _ in checks.state:
+            owner, _, name = path.rpartition(".")
+            self._slots.append((tensors_of_module(model.get_submodule(owner), name), name))
+        # The children of every module, which are part of the capture.
+        self._parts: list[tuple[str, Mapping[str, Any], tuple[Any, ...]]] = []
+        for path, module in model.named_modules():
+            children = children_of_module(module)
+            self._parts.append((path, children, tuple(children.values())))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the compiled forward; autograd runs the compiled backward.
@@ -322,7 +321,13 @@ class CompiledModule(torch.nn.Module):  # type: ignore[misc]
         """
         checks = self._checks
         checks.check_modes()
-        _check_parts(self._parts)
+        for path, registry, children in self._parts:
+            now = tuple(registry.values())
+            if len(now) != len(children) or any(one is not other for one, other in zip(now, children, strict=True)):
+                raise ArtifactError(
+                    f"submodules of {path or 'the model'!r} were replaced, added or removed since it was captured. "
+                    f"Capture and compile the model as it is."
+                )
         checks.check_module(self)
         inputs = checks.flat(args, kwargs)
         state = [registry[name] for registry, name in self._slots]
@@ -351,32 +356,9 @@ class CompiledModule(torch.nn.Module):  # type: ignore[misc]
             UnsavableArtifactError: it refers to something that cannot be stored in a file.
             ArtifactError: ``path`` is a directory, or others can write to its directory.
         """
-        save(path, self._compiled, self._checks, self.report)
-
-
-def _slots(model: torch.nn.Module, names: Iterable[str]) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Yield where each parameter and buffer is stored, to detect replaced ones."""
-    for path in names:
-        owner, _, name = path.rpartition(".")
-        module = model.get_submodule(owner)
-        yield tensors_of_module(module, name), name
-
-
-def _parts(model: torch.nn.Module) -> Iterator[tuple[str, Mapping[str, Any], tuple[Any, ...]]]:
-    """Yield the children of every module, which are part of the capture."""
-    for path, module in model.named_modules():
-        children = children_of_module(module)
-        yield path, children, tuple(children.values())
-
-
-def _check_parts(parts: Iterable[tuple[str, Mapping[str, Any], tuple[Any, ...]]]) -> None:
-    for path, registry, children in parts:
-        now = tuple(registry.values())
-        if len(now) != len(children) or any(one is not other for one, other in zip(now, children, strict=True)):
-            raise ArtifactError(
-                f"submodules of {path or 'the model'!r} were replaced, added or removed since it was captured. Capture "
-                f"and compile the model as it is."
-            )
+        with savable():
+            payload = pickle.dumps((dump_joint(self._compiled), self._checks, self.report))
+        write_artifact(Path(path), payload, KIND)
 
 
 def dump_joint(compiled: CompiledJoint) -> bytes:
@@ -392,13 +374,6 @@ def load_joint(data: bytes) -> CompiledJoint:
 
 
 KIND = "compiled module"
-
-
-def save(path: PathLike, compiled: CompiledJoint, checks: CallChecks, report: PipelineReport | None) -> None:
-    """Write a compiled module; see ``CompiledModule.save``."""
-    with savable():
-        payload = pickle.dumps((dump_joint(compiled), checks, report))
-    write_artifact(Path(path), payload, KIND)
 
 
 def load(path: PathLike, model: torch.nn.Module) -> CompiledModule:
@@ -435,8 +410,6 @@ def _check_names(path: Path, model: torch.nn.Module, checks: CallChecks) -> None
 
 Status = Literal["ran", "compiled", "disabled", "failed"]
 
-_NO_OPS = ("placeholder", "output", "get_attr")
-
 
 @dataclass(frozen=True)
 class PassReport:
@@ -471,10 +444,16 @@ class PassReport:
 
     def cells(self) -> tuple[str, ...]:
         """Return the table row."""
-        ran = self.status != "disabled"
-        ops = f"{_shown_value(self.ops_before)} -> {_shown_value(self.ops_after)}" if ran else ""
-        what = "; ".join(filter(None, (_changes(self) if self.status == "ran" else self.status, self.summary)))
-        return self.graph, self.name, f"{self.seconds * 1e3:.2f}" if ran else "", ops, what
+        if self.status == "disabled":
+            return self.graph, self.name, "", "", "; ".join(filter(None, (self.status, self.summary)))
+        changes: str = self.status
+        if changes == "ran":
+            signs = [("-", self.removed), ("+", self.added)]
+            parts = [f"{sign}{count} {name}" for sign, counts in signs for name, count in sorted(counts.items())]
+            changes = ", ".join(parts) or "none"
+        before, after = ("-" if count is None else str(count) for count in (self.ops_before, self.ops_after))
+        what = "; ".join(filter(None, (changes, self.summary)))
+        return self.graph, self.name, f"{self.seconds * 1e3:.2f}", f"{before} -> {after}", what
 
 
 @dataclass(frozen=True)
@@ -509,46 +488,24 @@ class PipelineReport(Sequence[PassReport]):
         if not self.passes:
             return "no pass has run"
         rows = [("graph", "pass", "ms", "ops", "changes"), *(one.cells() for one in self.passes)]
-        return aligned(rows, right=(2, 3))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [
+            f"{graph:<{widths[0]}}  {name:<{widths[1]}}  {ms:>{widths[2]}}  {ops:>{widths[3]}}  {what}".rstrip()
+            for graph, name, ms, ops, what in rows
+        ]
+        return "\n".join((lines[0], "  ".join("-" * width for width in widths), *lines[1:]))
 
 
-def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
-    """Return ``rows`` in columns, the first row underlined; columns ``right`` are right-aligned."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    cells = [[(text.rjust if i in right else text.ljust)(widths[i]) for i, text in enumerate(row)] for row in rows]
-    lines = ["  ".join(row).rstrip() for row in cells]
-    return "\n".join((lines[0], "  ".join("-" * width for width in widths), *lines[1:]))
-
-
-def _shown_value(count: int | None) -> str:
-    return "-" if count is None else str(count)
-
-
-def _changes(one: PassReport) -> str:
-    signs = [("-", one.removed), ("+", one.added)]
-    parts = [f"{sign}{count} {name}" for sign, counts in signs for name, count in sorted(counts.items())]
-    return ", ".join(parts) or "none"
-
-
-def differences(before: Counter[str], after: Counter[str]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the increases and decreases from ``before`` to ``after``, as multisets."""
-    return dict(after - before), dict(before - after)
-
-
-def count_ops(gm: torch.fx.GraphModule) -> Counter[str]:
+def count_ops(gm: torch.fx.GraphModule, known: dict[int, Counter[str]] | None = None) -> Counter[str]:
     """Count the operators of ``gm`` by name; the body of a higher-order operator counts once for each call."""
-    return _count(gm, {})
-
-
-def _count(gm: torch.fx.GraphModule, known: dict[int, Counter[str]]) -> Counter[str]:
+    known = {} if known is None else known
     if id(gm) not in known:
-        counts: Counter[str] = Counter()
-        known[id(gm)] = counts
+        counts = known[id(gm)] = Counter()
         for node in gm.graph.nodes:
-            if node.op not in _NO_OPS:
+            if node.op not in ("placeholder", "output", "get_attr"):
                 counts[op_name(node)] += 1
                 for body in bodies_of(node):
-                    counts.update(_count(body, known))
+                    counts.update(count_ops(body, known))
     return known[id(gm)]
 
 
@@ -558,16 +515,12 @@ def op_name(node: torch.fx.Node) -> str:
     if node.op == "call_method":
         return f".{target}"
     if node.op == "call_module":
-        return _module_name(node)
+        owner = node.graph.owning_module
+        called = owner.get_submodule(target) if owner is not None else None
+        return str(target) if called is None or is_graph_module(called) else type(called).__name__
     if is_op_overload(target):
         return str(target)
     if is_higher_order_op(target):
         return str(target.name())
     module, name = getattr(target, "__module__", None), getattr(target, "__name__", str(target))
     return name if module is None else f"{module.lstrip('_')}.{name}"
-
-
-def _module_name(node: torch.fx.Node) -> str:
-    owner = node.graph.owning_module
-    module = owner.get_submodule(str(node.target)) if owner is not None else None
-    return str(node.target) if module is None or is_graph_module(module) else type(module).__name__

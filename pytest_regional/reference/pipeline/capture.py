@@ -27,6 +27,7 @@ from pytest_regional._torch.joint_graph import (
     size_guards,
     tracing_context_of,
 )
+from pytest_regional._torch.patching import AnsweredError
 from pytest_regional.reference.gradients import partitioner_for
 from pytest_regional.reference.pass_protocol import PipelineError
 from pytest_regional.reference.pipeline.call import Aliases, CallChecks, InputCheck, ambient_modes
@@ -60,37 +61,38 @@ class JointGraph:
         graph_module: the graph. It may be changed or replaced before it is compiled.
         model: the captured model.
         checks: the requirements of calls of the compiled model.
+        exported: PyTorch's ``JointWithDescriptors``.
     """
 
     def __init__(self, model: torch.nn.Module, exported: Any, context: Any, checks: CallChecks) -> None:
         self.model = model
         self.checks = checks
         self.context = context
-        self._exported = exported
+        self.exported = exported
 
     @property
     def graph_module(self) -> torch.fx.GraphModule:  # noqa: D102 -- see the class
-        gm: torch.fx.GraphModule = self._exported.graph_module
+        gm: torch.fx.GraphModule = self.exported.graph_module
         return gm
 
     @graph_module.setter
     def graph_module(self, gm: torch.fx.GraphModule) -> None:
-        self._exported.graph_module = gm
+        self.exported.graph_module = gm
 
     @property
     def kind(self) -> str:
         """``joint``, or ``inference`` for a model without gradients."""
-        return "joint" if needs_autograd(self._exported) else "inference"
+        return "joint" if needs_autograd(self.exported) else "inference"
 
     @property
     def parameters(self) -> tuple[str, ...]:
         """Qualified names of the parameters, in the order in which the graph takes them."""
-        return tuple(self._exported.params_spec)
+        return tuple(self.exported.params_spec)
 
     @property
     def buffers(self) -> tuple[str, ...]:
         """Qualified names of the buffers, which the graph takes after the parameters."""
-        return tuple(self._exported.buffers_spec)
+        return tuple(self.exported.buffers_spec)
 
     @property
     def inputs(self) -> tuple[GraphValue, ...]:
@@ -114,15 +116,10 @@ class JointGraph:
         """The (fake) values of the placeholders."""
         return [node.meta.get("val") for node in self.graph_module.graph.find_nodes(op="placeholder")]
 
-    @property
-    def exported(self) -> Any:
-        """PyTorch's ``JointWithDescriptors``."""
-        return self._exported
-
     def copy(self) -> JointGraph:
         """Return a copy with its own graph, so that one can be compiled or changed."""
         gm = clone_graph(self.graph_module)
-        return JointGraph(self.model, copy_of_joint(self._exported, gm), self.context, self.checks)
+        return JointGraph(self.model, copy_of_joint(self.exported, gm), self.context, self.checks)
 
     def __str__(self) -> str:
         ops = sum(node.op == "call_function" for node in self.graph_module.graph.nodes)
@@ -159,13 +156,17 @@ def capture(
     model = original_of(model)
     args, kwargs = _checked(model, args, kwargs)
     owner = _owner(model)
-    module = _as_module(model, owner)
+    module = model
+    if owner is None:
+        module = FunctionModule(model)
+    elif model is not owner:
+        module = copy.copy(owner)  # shares parameters, buffers and children
+        module.forward = types.MethodType(getattr(model, "__func__", model), module)
     with _explained(model, strict=strict):
         source, effects = capture_with_dynamo(module, args, kwargs, dynamic=dynamic) if strict else (module, [])
         context = tracing_context_of(source if strict else None)
         exported = export_joint(source, args, kwargs, decompositions, context)
-    _refuse_foreign_parameters(exported.graph_module, model)
-    _check_side_effects(effects, model)
+    _check_captured(exported.graph_module, effects, model)
     owner = module if owner is None else owner
     return JointGraph(owner, exported, context, _checks_of(owner, exported, args, kwargs))
 
@@ -188,22 +189,10 @@ def _owner(model: Callable[..., Any]) -> torch.nn.Module | None:
     return found if isinstance(found, torch.nn.Module) else None
 
 
-def _as_module(model: Callable[..., Any], owner: torch.nn.Module | None) -> torch.nn.Module:
-    """Return a module that calls ``model``, with the parameters of its owner."""
-    if owner is None:
-        return FunctionModule(model)
-    if model is owner:
-        return owner
-    twin = copy.copy(owner)  # shares parameters, buffers and children
-    function: Any = getattr(model, "__func__", model)
-    twin.forward = types.MethodType(function, twin)
-    return twin
-
-
-def _refuse_foreign_parameters(gm: torch.fx.GraphModule, model: Callable[..., Any]) -> None:
-    """Raise if a tensor that requires gradients became a constant, which gets none."""
+def _check_captured(gm: torch.fx.GraphModule, effects: Sequence[str], model: Callable[..., Any]) -> None:
+    """Raise for what the graph would lose, and warn about other effects of ``model`` that it does not have."""
     graphs = [module for module in gm.modules() if is_graph_module(module)]
-    constants = [attribute(body, str(node.target)) for body in graphs for node in body.graph.find_nodes(op="get_attr")]
+    constants = [attribute(body, node.target) for body in graphs for node in body.graph.find_nodes(op="get_attr")]
     foreign = [value for value in constants if isinstance(value, torch.Tensor) and value.requires_grad]
     if foreign:
         shapes = ", ".join(f"{type(value).__name__} of shape {tuple(value.shape)}" for value in foreign[:3])
@@ -212,10 +201,6 @@ def _refuse_foreign_parameters(gm: torch.fx.GraphModule, model: Callable[..., An
             f"({shapes}): they would be constants without gradients. Capture the module that holds them, or one of its "
             f"methods; a module in a plain list belongs into a ModuleList."
         )
-
-
-def _check_side_effects(effects: Sequence[str], model: Callable[..., Any]) -> None:
-    """Raise if buffers are assigned, whose values would be lost, and warn about other changes."""
     lost = [source for source in effects if source.endswith(("._buffers", "._parameters"))]
     if lost:
         raise PipelineError(
@@ -270,11 +255,17 @@ def _explained(model: Callable[..., Any], *, strict: bool) -> Iterator[None]:
 def _checks_of(module: torch.nn.Module, exported: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallChecks:
     leaves, structure = flatten((args, dict(kwargs)))
     parameters, buffers = ([*exported.params_spec], [*exported.buffers_spec])
-    state = {name: _named_value(module, name) for name in (*parameters, *buffers)}
-    aliases = Aliases.of([*state.values(), *leaves], writes=_writes(exported))
+    state = {name: attribute(module, name) for name in (*parameters, *buffers)}
+    graph = exported.graph_module.graph
+    results = [described_input(one)[0] for one in graph.output_node().meta["desc"] if one is not None]
+    aliases = Aliases.of([*state.values(), *leaves], writes="mutated" in results)
     kinds = [*(("parameter", name) for name in parameters), *(("buffer", name) for name in buffers)]
     kinds += [("input", str(index)) for index in range(len(leaves))]
-    values = _fakes(exported, kinds, aliases)
+    placeholders = graph.find_nodes(op="placeholder")
+    seen = {described_input(node.meta["desc"]): node.meta.get("val") for node in placeholders}
+    values: list[Any] = [seen.get(kind) for kind in kinds]
+    for one, other in aliases.same:  # the trace may have kept one of two identical tensors
+        values[other] = values[one] if values[other] is None else values[other]
     checks = [InputCheck.of(real, fake) for real, fake in zip([*state.values(), *leaves], values, strict=True)]
     inputs, fakes = checks[len(state) :], values[len(state) :]
     symbols = {
@@ -293,30 +284,6 @@ def _checks_of(module: torch.nn.Module, exported: Any, args: tuple[Any, ...], kw
         gradients=needs_autograd(exported),
         returns=exported.out_spec,
     )
-
-
-def _fakes(exported: Any, kinds: Sequence[tuple[str, str]], aliases: Aliases) -> list[Any]:
-    """Return the values of parameters, buffers and inputs in the trace, by the placeholders' descriptions.
-
-    The trace may have kept one of two identical tensors.
-    """
-    placeholders = exported.graph_module.graph.find_nodes(op="placeholder")
-    seen = {described_input(node.meta["desc"]): node.meta.get("val") for node in placeholders}
-    found = [seen.get(kind) for kind in kinds]
-    for one, other in aliases.same:
-        found[other] = found[one] if found[other] is None else found[other]
-    return found
-
-
-def _named_value(module: torch.nn.Module, path: str) -> Any:
-    owner, _, name = path.rpartition(".")
-    return getattr(module.get_submodule(owner), name)
-
-
-def _writes(exported: Any) -> bool:
-    """Return whether the model writes to its inputs, parameters or buffers."""
-    descriptors = exported.graph_module.graph.output_node().meta["desc"]
-    return any(one is not None and described_input(one)[0] == "mutated" for one in descriptors)
 
 
 #: Takes a joint graph and its inputs, with AOTAutograd's keywords, and returns forward and backward.
@@ -377,17 +344,23 @@ def partition(joint: JointGraph, partitioner: str | PartitionFunction = "default
     def stop_at_outermost(gm: torch.fx.GraphModule, inputs: Sequence[Any], **keywords: Any) -> Any:
         graphs = checked_graphs(split(gm, inputs, **keywords), partitioner)
         if is_outermost(gm):
-            raise _Partitioned(*graphs)
+            forward, backward = graphs
+            found.append(PartitionedGraphs(joint, forward, backward, partitioner))
+            raise AnsweredError("the graphs are there, and are not to be compiled")
         return graphs
 
+    def not_reached(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> NoReturn:
+        raise PipelineError("a graph was about to be compiled during a partition-only run")
+
+    found: list[PartitionedGraphs] = []
     mine = joint.copy()
-    try:
+    with contextlib.suppress(AnsweredError):
         compile_joint(
-            mine.exported, mine.context, partition=stop_at_outermost, forward=_not_reached, backward=_not_reached
+            mine.exported, mine.context, partition=stop_at_outermost, forward=not_reached, backward=not_reached
         )
-    except _Partitioned as found:
-        return PartitionedGraphs(joint, found.forward, found.backward, partitioner)
-    raise PipelineError(f"{joint} was not partitioned: AOTAutograd called no partitioner.")
+    if not found:
+        raise PipelineError(f"{joint} was not partitioned: AOTAutograd called no partitioner.")
+    return found[0]
 
 
 def partition_function(partitioner: str | PartitionFunction) -> PartitionFunction:
@@ -419,13 +392,3 @@ def is_outermost(gm: torch.fx.GraphModule) -> bool:
     """Return whether ``gm`` is a whole joint graph: AOTAutograd splits bodies of higher-order ops in the same way."""
     placeholders = gm.graph.find_nodes(op="placeholder")
     return any("desc" in node.meta for node in placeholders)
-
-
-class _Partitioned(Exception):
-    def __init__(self, forward: torch.fx.GraphModule, backward: torch.fx.GraphModule) -> None:
-        self.forward = forward
-        self.backward = backward
-
-
-def _not_reached(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> NoReturn:
-    raise PipelineError("a graph was about to be compiled during a partition-only run")

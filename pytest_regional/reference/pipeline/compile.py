@@ -23,10 +23,13 @@ from pytest_regional._torch.inductor import is_boxed, output_code
 from pytest_regional._torch.joint_graph import CompiledJoint, compile_joint
 from pytest_regional._torch.tracing import entered
 from pytest_regional.reference.artifacts import UnsavableArtifactError, savable
-from pytest_regional.reference.caching.code import UnstableValueError
-from pytest_regional.reference.caching.container import TargetFingerprint, this_machine, warn_of_unusable_entry
-from pytest_regional.reference.caching.key import annotations_of, digest, named_texts
-from pytest_regional.reference.caching.outer import UNUSABLE
+from pytest_regional.reference.caching.container import (
+    TargetFingerprint,
+    UnstorableError,
+    this_machine,
+    warn_of_unusable_entry,
+)
+from pytest_regional.reference.caching.outer import UNUSABLE, annotations_of, digest, named_texts
 from pytest_regional.reference.caching.program import CompiledGraph
 from pytest_regional.reference.caching.store import open_store, record
 from pytest_regional.reference.pass_protocol import PassOrderError
@@ -77,10 +80,6 @@ class ModuleKey:
     state: str
     machine: TargetFingerprint
 
-    def digest(self) -> str:
-        """Return the key, in hexadecimal."""
-        return digest(self)
-
 
 def key_of(
     graphs: list[torch.fx.GraphModule], guards: str | None, pipeline: PassPipeline, partitioner: Any
@@ -88,12 +87,12 @@ def key_of(
     """Collect what decides the result of compiling ``graphs``: a joint graph, or a forward and a backward.
 
     Raises:
-        UnstableValueError: something in it means nothing in another process: a pass without a uuid, a function as
+        UnstorableError: something in it means nothing in another process: a pass without a uuid, a function as
             partitioner, a value in an annotation or a setting.
     """
     if pipeline.passes_without_uuid:
         names = ", ".join(map(repr, pipeline.passes_without_uuid))
-        raise UnstableValueError(f"passes without a uuid: {names}; give each one that changes when its code does")
+        raise UnstorableError(f"passes without a uuid: {names}; give each one that changes when its code does")
     return ModuleKey(
         FORMAT,
         tuple(map(code_of, graphs)),
@@ -118,8 +117,8 @@ def load_or_compile(make_key: Callable[[], ModuleKey], compile_now: Callable[[],
         return compile_now()
     try:
         details = make_key()
-        key = details.digest()
-    except UnstableValueError as error:
+        key = digest(details)
+    except UnstorableError as error:
         count_outcome("bypass", str(error))
         return compile_now()
     found = _find(key)
@@ -181,7 +180,7 @@ def _constants(gm: torch.fx.GraphModule) -> Iterator[str]:
 
 def _digest(value: Any, name: str) -> str:
     if type(value) is not torch.Tensor and type(value) is not torch.nn.Parameter:
-        raise UnstableValueError(f"constant {name} of the graph is a {type(value).__name__}")
+        raise UnstorableError(f"constant {name} of the graph is a {type(value).__name__}")
     content = value.detach().cpu().contiguous().flatten().view(torch.uint8)
     described = f"{value.dtype} {tuple(value.shape)} {value.stride()} {value.device}"
     return f"{described} {hashlib.sha256(content.numpy().tobytes()).hexdigest()}"
@@ -229,7 +228,13 @@ def compile(
     pipeline = pipeline.without(*disable) if disable else pipeline
     identity: str | PartitionFunction
     if isinstance(model, PartitionedGraphs):
-        _refuse_joint_passes(pipeline)
+        late = pipeline.names_on("joint")
+        if late:
+            raise PassOrderError(
+                f"{', '.join(map(repr, late))} run on joint graphs, and this one is partitioned already: run them on "
+                f"joint.graph_module before partition(), or leave them out.",
+                late,
+            )
         joint, graphs = model.joint.copy(), [model.forward, model.backward]
         split, identity = model.as_partition_function(), model.partitioner
     else:
@@ -254,32 +259,15 @@ def _compiled(
     if joint.kind == "joint":
         with entered(joint.context), joint.exported.fake_mode:
             joint.graph_module = pipeline.run(joint.graph_module, joint.example_inputs, "joint")
-    kinds = ("forward", "backward") if joint.kind == "joint" else ("inference", "inference")
-    forward, backward = (functools.partial(_run_passes, pipeline, kind) for kind in kinds)
-    function = compile_joint(
-        joint.exported, joint.context, partition=_checked(split), forward=forward, backward=backward
-    )
-    return function, pipeline.report
-
-
-def _refuse_joint_passes(pipeline: PassPipeline) -> None:
-    late = pipeline.names_on("joint")
-    if late:
-        raise PassOrderError(
-            f"{', '.join(map(repr, late))} run on joint graphs, and this one is partitioned already: run them on "
-            f"joint.graph_module before partition(), or leave them out.",
-            late,
-        )
-
-
-def _checked(split: PartitionFunction) -> PartitionFunction:
-    """Check the result of a user's partitioner."""
 
     def checked(gm: torch.fx.GraphModule, inputs: Sequence[Any], **keywords: Any) -> Any:
         graphs = split(gm, inputs, **keywords)
         return checked_graphs(graphs, split) if is_outermost(gm) else graphs
 
-    return checked
+    kinds = ("forward", "backward") if joint.kind == "joint" else ("inference", "inference")
+    forward, backward = (functools.partial(_run_passes, pipeline, kind) for kind in kinds)
+    function = compile_joint(joint.exported, joint.context, partition=checked, forward=forward, backward=backward)
+    return function, pipeline.report
 
 
 def _run_passes(pipeline: PassPipeline, kind: str, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:

@@ -24,8 +24,8 @@ from pytest_regional.reference.pass_protocol import (
     InvalidPassError,
     PassOrderError,
     PipelineError,
+    checked_uuid,
 )
-from pytest_regional.reference.pass_uuids import checked_uuid
 
 # earlier -> later -> the declaration that says so
 _Edges = dict[str, dict[str, str]]
@@ -40,14 +40,71 @@ def in_order(passes: Sequence[DeclaredPass], disabled: Collection[str] = ()) -> 
         PassOrderError: names given twice, a required pass that is absent or disabled, two terminal passes for one
             graph, a pass declared after a terminal one, a joint pass after one of a later graph, or a cycle.
     """
-    _refuse_same_names(passes)
+    twice = tuple(name for name, count in Counter(one.name for one in passes).items() if count > 1)
+    if twice:
+        raise PassOrderError(
+            f"more than one pass is called {_listed(twice)}: give each its own name, since declarations and "
+            f"disable= refer to passes by name.",
+            twice,
+        )
     enabled = {one.name: one for one in passes if one.name not in disabled}
     for one in enabled.values():
-        _refuse_missing(one, enabled, disabled)
-        _refuse_terminal_on_joint(one)
-    _refuse_two_terminals(list(enabled.values()))
-    edges = _edges(enabled)
-    return tuple(enabled[name] for name in _sorted(enabled, edges))
+        for name in one.requires:
+            if name not in enabled:
+                raise _missing(one, name, enabled, disabled)
+        if one.terminal and "joint" in one.graphs:
+            raise PassOrderError(
+                f"pass {one.name!r} is terminal and runs on the joint graph, which still has to be partitioned into "
+                f"forward and backward: take 'joint' from its graphs.",
+                (one.name,),
+            )
+    last: dict[str, DeclaredPass] = {}
+    for one in enabled.values():
+        for graph in one.graphs if one.terminal else ():
+            other = last.setdefault(graph, one)
+            if other is not one:
+                raise PassOrderError(
+                    f"passes {other.name!r} and {one.name!r} are both terminal for the {graph} graph, and only one can "
+                    f"be the last: disable one of them, or give them different graphs.",
+                    (other.name, one.name),
+                )
+    edges: _Edges = {name: {} for name in enabled}
+    for earlier, later, reason in _declared(enabled):
+        _refuse_impossible(enabled[earlier], enabled[later], reason)
+        edges[earlier].setdefault(later, reason)
+    for final in enabled.values():
+        for one in enabled.values() if final.terminal else ():
+            if one is not final and set(one.graphs) & set(final.graphs):
+                reason = f"{final.name!r} is terminal, so that {one.name!r} runs before it"
+                edges[one.name].setdefault(final.name, reason)
+    rank = {name: (one.graphs != ("joint",), index, name) for index, (name, one) in enumerate(enabled.items())}
+    waiting = Counter(later for targets in edges.values() for later in targets)
+    ready = [rank[name] for name in enabled if not waiting[name]]
+    heapq.heapify(ready)
+    order: list[str] = []
+    while ready:
+        *_, name = heapq.heappop(ready)
+        order.append(name)
+        for later in edges[name]:
+            waiting[later] -= 1
+            if not waiting[later]:
+                heapq.heappush(ready, rank[later])
+    if len(order) < len(enabled):
+        raise _cycle([name for name in enabled if name not in order], edges)
+    return tuple(enabled[name] for name in order)
+
+
+def _missing(one: DeclaredPass, name: str, enabled: Collection[str], disabled: Collection[str]) -> PassOrderError:
+    if name in disabled:
+        text = f"is disabled: enable it, or disable {one.name!r} too."
+    else:
+        close = difflib.get_close_matches(name, list(enabled), n=1)
+        hint = f" Is {close[0]!r} meant?" if close else ""
+        text = (
+            f"is not in the pipeline: add it, or take {name!r} from requires= of {one.name!r}.{hint} The passes there "
+            f"are: {_listed(enabled)}."
+        )
+    return PassOrderError(f"pass {one.name!r} requires pass {name!r}, which {text}", (one.name, name))
 
 
 def near_misses(passes: Sequence[DeclaredPass]) -> Iterator[str]:
@@ -56,17 +113,14 @@ def near_misses(passes: Sequence[DeclaredPass]) -> Iterator[str]:
     for one in passes:
         for word, others in (("after", one.after), ("before", one.before)):
             for name in (name for name in others if name not in names):
-                close = difflib.get_close_matches(name, _mistakable(name, one.name, names), n=1, cutoff=0.8)
+                # A name that differs in a number, or in parentheses, differs on purpose.
+                similar = [other for other in names if other != one.name and _stem(other) != _stem(name)]
+                close = difflib.get_close_matches(name, similar, n=1, cutoff=0.8)
                 if close:
                     yield (
                         f"pass {one.name!r} has {word}={name!r}, but no pass has that name, so it has no effect. Is "
                         f"{close[0]!r} meant?"
                     )
-
-
-def _mistakable(name: str, own: str, names: Sequence[str]) -> list[str]:
-    """Exclude names that differ on purpose: in a number, or in parentheses."""
-    return [other for other in names if other != own and _stem(other) != _stem(name)]
 
 
 def _stem(name: str) -> str:
@@ -82,78 +136,13 @@ def refuse_unmet(passes: Iterable[DeclaredPass], graph: str) -> None:
     by_name = {one.name: one for one in passes}
     for one in by_name.values():
         for name in one.requires if graph in one.graphs else ():
-            if not _has_run(by_name[name], graph):
+            graphs = by_name[name].graphs
+            if graph not in graphs and not ("joint" in graphs and graph in ("forward", "backward")):
                 raise PassOrderError(
                     f"pass {one.name!r} requires pass {name!r}, which does not run on the {graph} graph, but on "
-                    f"{_listed(by_name[name].graphs)}: add {graph!r} to its graphs, or take it from {one.name!r}.",
+                    f"{_listed(graphs)}: add {graph!r} to its graphs, or take it from {one.name!r}.",
                     (one.name, name),
                 )
-
-
-def _has_run(required: DeclaredPass, graph: str) -> bool:
-    return graph in required.graphs or ("joint" in required.graphs and graph in ("forward", "backward"))
-
-
-def _refuse_same_names(passes: Sequence[DeclaredPass]) -> None:
-    twice = tuple(name for name, count in Counter(one.name for one in passes).items() if count > 1)
-    if twice:
-        raise PassOrderError(
-            f"more than one pass is called {_listed(twice)}: give each its own name, since declarations and "
-            f"disable= refer to passes by name.",
-            twice,
-        )
-
-
-def _refuse_missing(one: DeclaredPass, enabled: Collection[str], disabled: Collection[str]) -> None:
-    for name in one.requires:
-        if name in enabled:
-            continue
-        if name in disabled:
-            raise PassOrderError(
-                f"pass {one.name!r} requires pass {name!r}, which is disabled: enable it, or disable {one.name!r} too.",
-                (one.name, name),
-            )
-        close = difflib.get_close_matches(name, list(enabled), n=1)
-        hint = f" Is {close[0]!r} meant?" if close else ""
-        raise PassOrderError(
-            f"pass {one.name!r} requires pass {name!r}, which is not in the pipeline: add it, or take {name!r} from "
-            f"requires= of {one.name!r}.{hint} The passes there are: {_listed(enabled)}.",
-            (one.name, name),
-        )
-
-
-def _refuse_terminal_on_joint(one: DeclaredPass) -> None:
-    if one.terminal and "joint" in one.graphs:
-        raise PassOrderError(
-            f"pass {one.name!r} is terminal and runs on the joint graph, which still has to be partitioned into "
-            f"forward and backward: take 'joint' from its graphs.",
-            (one.name,),
-        )
-
-
-def _refuse_two_terminals(passes: Sequence[DeclaredPass]) -> None:
-    last: dict[str, DeclaredPass] = {}
-    for one in passes:
-        for graph in one.graphs if one.terminal else ():
-            other = last.setdefault(graph, one)
-            if other is not one:
-                raise PassOrderError(
-                    f"passes {other.name!r} and {one.name!r} are both terminal for the {graph} graph, and only one can "
-                    f"be the last: disable one of them, or give them different graphs.",
-                    (other.name, one.name),
-                )
-
-
-def _edges(enabled: dict[str, DeclaredPass]) -> _Edges:
-    edges: _Edges = {name: {} for name in enabled}
-    for earlier, later, reason in _declared(enabled):
-        _refuse_impossible(enabled[earlier], enabled[later], reason)
-        edges[earlier].setdefault(later, reason)
-    for last in enabled.values():
-        for one in enabled.values() if last.terminal else ():
-            if one is not last and set(one.graphs) & set(last.graphs):
-                edges[one.name].setdefault(last.name, f"{last.name!r} is terminal, so that {one.name!r} runs before it")
-    return edges
 
 
 def _declared(enabled: dict[str, DeclaredPass]) -> Iterator[tuple[str, str, str]]:
@@ -182,24 +171,6 @@ def _refuse_impossible(earlier: DeclaredPass, later: DeclaredPass, reason: str) 
             f"declaration away.",
             names,
         )
-
-
-def _sorted(enabled: dict[str, DeclaredPass], edges: _Edges) -> list[str]:
-    rank = {name: (enabled[name].graphs != ("joint",), index, name) for index, name in enumerate(enabled)}
-    waiting = Counter(later for targets in edges.values() for later in targets)
-    ready = [rank[name] for name in enabled if not waiting[name]]
-    heapq.heapify(ready)
-    order: list[str] = []
-    while ready:
-        *_, name = heapq.heappop(ready)
-        order.append(name)
-        for later in edges[name]:
-            waiting[later] -= 1
-            if not waiting[later]:
-                heapq.heappush(ready, rank[later])
-    if len(order) < len(enabled):
-        raise _cycle([name for name in enabled if name not in order], edges)
-    return order
 
 
 def _cycle(stuck: list[str], edges: _Edges) -> PassOrderError:
@@ -244,9 +215,25 @@ class Interface:
         returned = [pair for node in gm.graph.find_nodes(op="output") for pair in _leaves(node.args[0], "")]
         return cls(inputs, tuple(path for path, _ in returned), tuple(map(_value, (one for _, one in returned))))
 
-    def changes_to(self, after: Interface) -> list[str]:
-        """Return the differences in ``after``, as text."""
-        return [*_of_inputs(self.inputs, after.inputs), *_of_outputs(self, after)]
+    def changes_to(self, after: Interface) -> Iterator[str]:
+        """Yield the differences in ``after``, as text."""
+        if len(self.inputs) != len(after.inputs):
+            yield f"takes {len(after.inputs)} inputs and took {len(self.inputs)}"
+        else:
+            # Names may change when a pass traces again; remaining ones keep their order.
+            was = [name for name in self.inputs if name in after.inputs]
+            now = [name for name in after.inputs if name in self.inputs]
+            if was != now:
+                yield f"takes its inputs in another order: {_listed(now)}; it was {_listed(was)}"
+        if len(self.paths) != len(after.paths):
+            yield f"returns {len(after.paths)} values and returned {len(self.paths)}"
+        elif self.paths != after.paths:
+            then, there = (", ".join(path or "the only value" for path in one.paths) for one in (self, after))
+            yield f"returns values as {there} and returned them as {then}"
+        else:
+            for index, values in enumerate(zip(self.outputs, after.outputs, strict=True)):
+                if not any(value is _UNKNOWN for value in values):
+                    yield from (f"output {index} {change}" for change in _of_value(*values))
 
 
 def _leaves(returned: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -263,27 +250,6 @@ def _leaves(returned: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 def _value(returned: Any) -> Any:
     return returned.meta.get("val", _UNKNOWN) if isinstance(returned, torch.fx.Node) else returned
-
-
-def _of_inputs(before: Sequence[str], after: Sequence[str]) -> Iterator[str]:
-    """Names may change when a pass traces again; remaining ones keep their order."""
-    if len(before) != len(after):
-        yield f"takes {len(after)} inputs and took {len(before)}"
-    else:
-        was, now = ([name for name in names if name in after and name in before] for names in (before, after))
-        if was != now:
-            yield f"takes its inputs in another order: {_listed_names(now)}; it was {_listed_names(was)}"
-
-
-def _of_outputs(before: Interface, after: Interface) -> Iterator[str]:
-    if len(before.paths) != len(after.paths):
-        yield f"returns {len(after.paths)} values and returned {len(before.paths)}"
-    elif before.paths != after.paths:
-        yield f"returns values as {_places(after.paths)} and returned them as {_places(before.paths)}"
-    else:
-        for index, values in enumerate(zip(before.outputs, after.outputs, strict=True)):
-            if not any(value is _UNKNOWN for value in values):
-                yield from (f"output {index} {change}" for change in _of_value(*values))
 
 
 def _of_value(before: Any, after: Any) -> Iterator[str]:
@@ -311,14 +277,6 @@ def _shape(value: torch.Tensor) -> str:
 def _comparable(text: str) -> str:
     """Replace data-dependent sizes, which get new symbols each time an op runs."""
     return re.sub(r"\bu\d+\b", "u", text)
-
-
-def _listed_names(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names))
-
-
-def _places(paths: Sequence[str]) -> str:
-    return ", ".join(path or "the only value" for path in paths)
 
 
 _WHAT_IS_ONE = (
@@ -385,7 +343,12 @@ def declared_pass(given: Any) -> DeclaredPass:
     """
     if isinstance(given, type):
         raise InvalidPassError(f"{given.__name__} is a class: a pipeline needs an instance, {given.__name__}(...).")
-    form = _form(given)
+    try:
+        form = form_of(given, pass_forms.MODULE, ("graph",), offers_inputs=True)
+    except PassFormUnknownError as error:
+        raise InvalidPassError(f"{error}: {_WHAT_IS_ONE}.") from None
+    if form is None:
+        raise InvalidPassError(f"{given!r} cannot be called: {_WHAT_IS_ONE}.")
     name = name_of(given)
     return DeclaredPass(
         given,
@@ -449,13 +412,3 @@ def checked_kind(graph: object, where: str = "") -> str:
     if isinstance(graph, str) and graph in GRAPH_KINDS:
         return graph
     raise PipelineError(unknown_name(f"kind of graph{where}:", graph, GRAPH_KINDS))
-
-
-def _form(given: Any) -> PassForm:
-    try:
-        form = form_of(given, pass_forms.MODULE, ("graph",), offers_inputs=True)
-    except PassFormUnknownError as error:
-        raise InvalidPassError(f"{error}: {_WHAT_IS_ONE}.") from None
-    if form is None:
-        raise InvalidPassError(f"{given!r} cannot be called: {_WHAT_IS_ONE}.")
-    return form

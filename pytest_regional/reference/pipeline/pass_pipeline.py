@@ -6,7 +6,6 @@ import contextlib
 import difflib
 import functools
 import hashlib
-import operator
 import time
 import warnings
 from collections import Counter
@@ -17,16 +16,21 @@ from typing import Any
 import torch.fx
 from torch.fx.node import map_arg
 
-from pytest_regional._base.errors import RegionalError, RegionalWarning
+from pytest_regional._base.errors import RegionalWarning
 from pytest_regional._torch.compile_phases import logged
 from pytest_regional._torch.dynamo import restart_exceptions
-from pytest_regional._torch.fx_graphs import flatten, map_leaves
+from pytest_regional._torch.fx_graphs import attribute, flatten, map_leaves
 from pytest_regional._torch.inductor import custom_graph_pass_base
 from pytest_regional._torch.operators import returns_nothing
 from pytest_regional._torch.tracing import as_fake, fake_execution, fake_mode_of, unbacked_bindings
-from pytest_regional.reference.pass_protocol import GRAPH_KINDS, InvalidPassError, PassFailedError, UnknownPassError
-from pytest_regional.reference.pass_uuids import stable_form
-from pytest_regional.reference.pipeline.call import PassReport, PipelineReport, Status, count_ops, differences
+from pytest_regional.reference.pass_protocol import (
+    GRAPH_KINDS,
+    InvalidPassError,
+    PassFailedError,
+    UnknownPassError,
+    stable_form,
+)
+from pytest_regional.reference.pipeline.call import PassReport, PipelineReport, Status, count_ops
 from pytest_regional.reference.pipeline.pass_order import (
     DeclaredPass,
     Interface,
@@ -38,80 +42,14 @@ from pytest_regional.reference.pipeline.pass_order import (
 )
 
 
-class NodeWithoutValueError(RegionalError, RuntimeError):
-    """An op fails on the values of its arguments; the cause is chained.
-
-    Attributes:
-        node: the node that calls it.
-    """
-
-    def __init__(self, node: torch.fx.Node, cause: Exception) -> None:
-        self.node = node
-        super().__init__(
-            f"node {node.name!r} calls {node.target} on {node.args}, which fails on their values: "
-            f"{type(cause).__name__}: {cause}"
-        )
-
-
-def names_without_value(gm: torch.fx.GraphModule) -> frozenset[str]:
-    """Return the names of the nodes of ``gm`` without a traced value."""
-    return frozenset(node.name for node in gm.graph.nodes if "val" not in node.meta)
-
-
-def fill_values(gm: torch.fx.GraphModule, left_out: Collection[str] = ()) -> None:
-    """Give function calls without a value the result of the op on the values of their arguments.
-
-    The ops run in the fake mode of the graph's values. Skipped are nodes in ``left_out``, those with an argument
-    without a value, graphs without a fake mode, and bodies of higher-order ops.
-
-    Raises:
-        NodeWithoutValueError: an op fails.
-    """
-    new = [node for node in gm.graph.nodes if _lacks_value(node) and node.name not in left_out]
-    fake_mode = fake_mode_of(_values(gm)) if new else None
-    if fake_mode is not None:
-        with fake_execution(fake_mode):
-            for node in new:
-                _fill(node, fake_mode)
-
-
-def _lacks_value(node: torch.fx.Node) -> bool:
-    return node.op == "call_function" and "val" not in node.meta and not returns_nothing(node.target)
-
-
-def _values(gm: torch.fx.GraphModule) -> Iterator[Any]:
-    return (leaf for node in gm.graph.nodes for leaf in flatten(node.meta.get("val"))[0])
-
-
-def _fill(node: torch.fx.Node, fake_mode: Any) -> None:
-    values = {one: _value(one, fake_mode) for one in node.all_input_nodes}
-    if any(value is None for value in values.values()):
-        return
-    args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
-    try:
-        result = node.target(*args, **kwargs)
-    except Exception as error:
-        raise NodeWithoutValueError(node, error) from error
-    if result is not None:
-        node.meta["val"] = result
-        bindings = unbacked_bindings(fake_mode, result)
-        if bindings:
-            node.meta["unbacked_bindings"] = bindings
-
-
 def _value(node: torch.fx.Node, fake_mode: Any) -> Any:
     """Return the value of ``node`` for a call; tensors are copied, so that ``t_`` and similar ops change no other."""
     value = node.meta.get("val")
     if value is None and node.op == "get_attr":
-        value = operator.attrgetter(str(node.target))(_owner(node))
+        value = attribute(node.graph.owning_module, node.target)
     if isinstance(value, torch.nn.Module):
         return value
     return map_leaves(lambda one: as_fake(one, fake_mode).detach() if isinstance(one, torch.Tensor) else one, value)
-
-
-def _owner(node: torch.fx.Node) -> torch.nn.Module:
-    owner = node.graph.owning_module
-    return torch.nn.Module() if owner is None else owner
 
 
 class PassPipeline:
@@ -143,7 +81,17 @@ class PassPipeline:
 
     def _arrange(self, given: tuple[DeclaredPass, ...], disable: Iterable[str]) -> None:
         self._given = given
-        self.disabled = _checked_names(given, disable)
+        asked = (disable,) if isinstance(disable, str) else tuple(disable)
+        names = [one.name for one in given]
+        for name in asked:
+            if name not in names:
+                close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+                hint = f" Is {close[0]!r} meant?" if close else ""
+                raise UnknownPassError(
+                    f"no pass is called {name!r}, so it cannot be disabled.{hint} Names are compared exactly; there "
+                    f"are: {', '.join(map(repr, names)) or 'none'}."
+                )
+        self.disabled = tuple(dict.fromkeys(name for name in names if name in asked))
         self._passes = in_order(given, self.disabled)
         self._rows: dict[str, tuple[PassReport, ...]] = {}
 
@@ -244,21 +192,6 @@ class PassPipeline:
         return f"PassPipeline([{', '.join(self.names)}]{off})"
 
 
-def _checked_names(passes: Sequence[DeclaredPass], disable: Iterable[str]) -> tuple[str, ...]:
-    """Return the names to disable, once each, in the order of the passes."""
-    asked = (disable,) if isinstance(disable, str) else tuple(disable)
-    names = [one.name for one in passes]
-    for name in asked:
-        if name not in names:
-            close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
-            hint = f" Is {close[0]!r} meant?" if close else ""
-            raise UnknownPassError(
-                f"no pass is called {name!r}, so it cannot be disabled.{hint} Names are compared exactly; there are: "
-                f"{', '.join(map(repr, names)) or 'none'}."
-            )
-    return tuple(dict.fromkeys(name for name in names if name in asked))
-
-
 @dataclass
 class _Run:
     """One run on one graph: the current module, and the report so far."""
@@ -273,7 +206,8 @@ class _Run:
 
     def take(self, one: DeclaredPass) -> None:
         """Run one pass, check its result, and report it."""
-        before, without = Interface.of(self.result), names_without_value(self.result)
+        before = Interface.of(self.result)
+        without = {node.name for node in self.result.graph.nodes if "val" not in node.meta}
         began = time.perf_counter()
         try:
             # What a terminal pass does is a compile, whose steps PyTorch logs.
@@ -302,28 +236,50 @@ class _Run:
             made = self.result
         if not isinstance(made, torch.fx.GraphModule) or (one.keeps_graph and made is not self.result):
             raise self._failed(one, f"returned {_described(returned)}. {_WHAT_TO_RETURN}")
-        self._lint(one, made)
-        return made
-
-    def _lint(self, one: DeclaredPass, gm: torch.fx.GraphModule) -> None:
         try:
-            gm.graph.output_node()
-            gm.graph.lint()
-            gm.recompile()
+            made.graph.output_node()
+            made.graph.lint()
+            made.recompile()
         except Exception as error:
             reason = str(error).strip() or f"{type(error).__name__}, without a message"
             raise self._failed(one, f"left an invalid graph: {reason}") from error
+        return made
 
-    def _fill(self, one: DeclaredPass, left_out: frozenset[str]) -> None:
-        try:
-            fill_values(self.result, left_out)
-        except NodeWithoutValueError as error:
-            if isinstance(error.__cause__, restart_exceptions()):
-                raise error.__cause__ from None
-            raise self._failed(one, f"added a node that cannot run: {error}") from error.__cause__
+    def _fill(self, one: DeclaredPass, left_out: Collection[str]) -> None:
+        """Give function calls without a value the result of the op on the values of their arguments.
+
+        The ops run in the fake mode of the graph's values. Skipped are nodes in ``left_out``, those with an argument
+        without a value, graphs without a fake mode, and bodies of higher-order ops.
+        """
+        nodes = self.result.graph.nodes
+        lacking = [node for node in nodes if node.op == "call_function" and "val" not in node.meta]
+        new = [node for node in lacking if node.name not in left_out and not returns_nothing(node.target)]
+        leaves = (leaf for node in nodes for leaf in flatten(node.meta.get("val"))[0])
+        fake_mode = fake_mode_of(leaves) if new else None
+        if fake_mode is None:
+            return
+        with fake_execution(fake_mode):
+            for node in new:
+                values = {source: _value(source, fake_mode) for source in node.all_input_nodes}
+                if any(value is None for value in values.values()):
+                    continue
+                args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
+                try:
+                    result = node.target(*args, **kwargs)
+                except restart_exceptions():
+                    raise
+                except Exception as error:
+                    call = f"node {node.name!r} calls {node.target} on {node.args}, which fails on their values"
+                    what = f"added a node that cannot run: {call}: {type(error).__name__}: {error}"
+                    raise self._failed(one, what) from error
+                if result is not None:
+                    node.meta["val"] = result
+                    bindings = unbacked_bindings(fake_mode, result)
+                    if bindings:
+                        node.meta["unbacked_bindings"] = bindings
 
     def _compare(self, one: DeclaredPass, before: Interface) -> None:
-        changes = [] if one.changes_interface else before.changes_to(Interface.of(self.result))
+        changes = [] if one.changes_interface else [*before.changes_to(Interface.of(self.result))]
         if changes:
             what = f"changed what the graph takes or returns: {'; '.join(changes)}"
             raise self._failed(one, f"{what}. If that is intended, declare changes_interface = True")
@@ -332,11 +288,21 @@ class _Run:
         return PassFailedError(f"pass {one.name!r}, on the {self.graph} graph, {what}", one.name, self.graph)
 
     def _note(self, one: DeclaredPass, seconds: float, ops: Counter[str] | None, status: Status) -> None:
-        added, removed = differences(self._ops, ops) if ops is not None else ({}, {})
-        before, after = self._ops.total(), ops.total() if ops is not None else None
-        said = one.summary(self.graph) if status != "failed" else ""
-        self.rows.append(PassReport(one.name, self.graph, seconds, before, after, added, removed, status, said))
-        self._ops = self._ops if ops is None else ops
+        before, after = self._ops, self._ops if ops is None else ops
+        self.rows.append(
+            PassReport(
+                one.name,
+                self.graph,
+                seconds,
+                ops_before=before.total(),
+                ops_after=None if ops is None else ops.total(),
+                added=dict(after - before),
+                removed=dict(before - after),
+                status=status,
+                summary=one.summary(self.graph) if status != "failed" else "",
+            )
+        )
+        self._ops = after
 
 
 _WHAT_TO_RETURN = (

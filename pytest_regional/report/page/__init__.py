@@ -33,15 +33,12 @@ def positions(nodes: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
     columns: dict[int, float] = {}
     rows: dict[int, int] = {}
     for row, layer in enumerate(networkx.topological_generations(graph)):
-        ordered = sorted(layer, key=lambda node: (_mean([columns[one] for one in graph.predecessors(node)]), node))
-        for place, node in enumerate(ordered):
-            columns[node] = place - (len(ordered) - 1) / 2
+        above = {node: [columns[one] for one in graph.predecessors(node)] for node in layer}
+        means = {node: sum(around) / len(around) if around else 0.0 for node, around in above.items()}
+        for place, node in enumerate(sorted(layer, key=lambda node: (means[node], node))):
+            columns[node] = place - (len(layer) - 1) / 2
             rows[node] = row
     return [(columns[index], float(rows[index])) for index in range(len(nodes))]
-
-
-def _mean(numbers: Sequence[float]) -> float:
-    return sum(numbers) / len(numbers) if numbers else 0.0
 
 
 #: A graph of more nodes is drawn as boxes that open.
@@ -70,8 +67,18 @@ def boxes_of(nodes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     kinds = [_kind_of(node) for node in nodes]
     boxes = list(_stretches(kinds, nodes))
     box_of = {index: number for number, box in enumerate(boxes) for index in box.nodes}
-    linked = [_linked(number, box, nodes, box_of) for number, box in enumerate(boxes)]
-    users = _users(nodes)
+    linked = []
+    for number, box in enumerate(boxes):
+        kind, region, partition = box.kind
+        edges = {
+            edge: sorted({box_of[one] for index in box.nodes for one in nodes[index][edge]} - {number})
+            for edge in ("inputs", "after")
+        }
+        linked.append({"kind": kind, "region": region, "partition": partition, "nodes": sorted(box.nodes), **edges})
+    users: dict[int, list[int]] = defaultdict(list)
+    for index, node in enumerate(nodes):
+        for one in node["inputs"]:
+            users[one].append(index)
     return [
         {**one, "place": place, "shown": _shown(box, nodes, users)}
         for one, place, box in zip(linked, positions(linked), boxes, strict=True)
@@ -136,29 +143,6 @@ def _needs(node: Mapping[str, Any]) -> Iterable[int]:
     return (*node["inputs"], *node["after"])
 
 
-def _linked(number: int, box: _Box, nodes: Sequence[Mapping[str, Any]], box_of: Mapping[int, int]) -> dict[str, Any]:
-    def boxes(edge: str) -> list[int]:
-        return sorted({box_of[one] for index in box.nodes for one in nodes[index][edge]} - {number})
-
-    kind, region, partition = box.kind
-    return {
-        "kind": kind,
-        "region": region,
-        "partition": partition,
-        "nodes": sorted(box.nodes),
-        "inputs": boxes("inputs"),
-        "after": boxes("after"),
-    }
-
-
-def _users(nodes: Sequence[Mapping[str, Any]]) -> dict[int, list[int]]:
-    users: dict[int, list[int]] = defaultdict(list)
-    for index, node in enumerate(nodes):
-        for one in node["inputs"]:
-            users[one].append(index)
-    return users
-
-
 def _shown(box: _Box, nodes: Sequence[Mapping[str, Any]], users: Mapping[int, list[int]]) -> dict[str, Any]:
     neighbours = {one for index in box.nodes for one in (*_needs(nodes[index]), *users.get(index, ()))}
     shown = sorted(neighbours.union(box.nodes))
@@ -185,13 +169,6 @@ _NOT_HERE = "Not in this page, which would be too large. It is in the JSON repor
 _ESCAPES = {number: f"\\x{number:02x}" for number in (*range(32), 127) if chr(number) not in "\t\n\r"}
 
 
-def write(report: RunReport, path: Path) -> None:
-    """Write ``report`` to ``path``, whose folder is made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Of a merged report, which may come from anywhere, texts may hold what has no UTF-8.
-    path.write_text(html_of(report).translate(_ESCAPES), encoding="utf-8", errors="backslashreplace")
-
-
 def html_of(report: RunReport) -> str:
     """Return the page."""
     import jinja2
@@ -201,21 +178,28 @@ def html_of(report: RunReport) -> str:
     )
     tests = sorted(report.tests, key=lambda fact: (OUTCOMES.index(fact["outcome"]), fact["test"]))
     data, bare = _embedded(tests)
-    return environment.get_template("report.html.j2").render(
+    left, failures = MOST_FAILURES, []
+    for fact in tests:
+        left -= len(fact["failure"])
+        failures.append(fact["failure"] if left >= 0 or not fact["failure"] else _NOT_HERE)
+    page = environment.get_template("report.html.j2").render(
         report=report,
         tests=tests,
         matrix=_matrix(tests),
         outcomes=[outcome for outcome in SHOWN if any(fact["outcome"] == outcome for fact in tests)],
         bad=sum(fact["outcome"] in BAD for fact in tests),
-        totals=_totals(tests),
+        counters={name: count for name, count in counter_totals(tests).items() if count},
+        worst_parity=worst_margin(tests),
+        compile_seconds=sum(fact["compile_seconds"] for fact in tests),
         is_bad=BAD.__contains__,
         kept_code=kept_code,
         style=(_FOLDER / "report.css").read_text(encoding="utf-8"),
         script=(_FOLDER / "report.js").read_text(encoding="utf-8"),
-        failures=_failures(tests),
+        failures=failures,
         data=data,
         bare=bare,
     )
+    return page.translate(_ESCAPES)
 
 
 def _matrix(tests: Sequence[Facts]) -> dict[str, Any]:
@@ -229,38 +213,17 @@ def _matrix(tests: Sequence[Facts]) -> dict[str, Any]:
     return {"columns": columns, "rows": cells}
 
 
-def _totals(tests: Sequence[Facts]) -> dict[str, Any]:
-    return {
-        "counters": {name: count for name, count in counter_totals(tests).items() if count},
-        "worst_parity": worst_margin(tests),
-        "compile_seconds": sum(fact["compile_seconds"] for fact in tests),
-    }
-
-
 def _drawn(fact: Facts) -> dict[str, Any]:
     """Return ``fact`` with a place for each node of its small graphs, and boxes of its large ones."""
     details = fact["details"]
     if not details:
         return dict(fact)
-    return {
-        **fact,
-        "details": {**details, "graphs": [{**graph, **_layout(graph["nodes"])} for graph in details["graphs"]]},
-    }
-
-
-def _layout(nodes: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    if len(nodes) > MOST_NODES:
-        return {"places": None, "boxes": boxes_of(nodes)}
-    return {"places": positions(nodes), "boxes": None}
-
-
-def _failures(tests: Sequence[Facts]) -> list[str]:
-    """Return what each test says of its failure, until that is more than a page can hold."""
-    left, texts = MOST_FAILURES, []
-    for fact in tests:
-        left -= len(fact["failure"])
-        texts.append(fact["failure"] if left >= 0 or not fact["failure"] else _NOT_HERE)
-    return texts
+    graphs = []
+    for graph in details["graphs"]:
+        nodes, is_large = graph["nodes"], len(graph["nodes"]) > MOST_NODES
+        places = None if is_large else positions(nodes)
+        graphs.append({**graph, "places": places, "boxes": boxes_of(nodes) if is_large else None})
+    return {**fact, "details": {**details, "graphs": graphs}}
 
 
 def _embedded(tests: Sequence[Facts]) -> tuple[str, int]:
@@ -282,6 +245,3 @@ def _embedded(tests: Sequence[Facts]) -> tuple[str, int]:
 
 def _json(data: Any) -> str:
     return dumps(data, separators=(",", ":")).replace("<", "\\u003c").replace("&", "\\u0026")
-
-
-__all__ = ["column_of", "html_of", "write"]

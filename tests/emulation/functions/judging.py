@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pytest_regional.harness.parity.fp64_reference import float64_everywhere
+from pytest_regional.harness.parity.precision import float64_everywhere
 from pytest_regional.harness.parity.tolerance import Tolerance, judge
 
 from .case import DTYPES, Case

@@ -7,7 +7,6 @@ import triton
 import triton.language as tl
 
 from pytest_regional.emulation import MemoryFaultError
-from pytest_regional.emulation.interpreter import accesses
 from pytest_regional.emulation.launch import launch_kernel
 from pytest_regional.emulation.memory import Memory
 
@@ -93,16 +92,19 @@ def test_many_lanes_of_few_addresses_add_in_order():
     assert target.tolist() == [float(value) for value in expected]
 
 
-def test_address_by_address_is_turn_by_turn():
-    indices, values = np.array([2, 0, 2, 2, 0, 2]), np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], np.float32)
-    one, other = np.ones(3, np.float32), np.ones(3, np.float32)
-    groups = [np.array([1, 4]), np.array([0, 2, 3, 5])]
-    turns = [np.array([0, 1]), np.array([2, 4]), np.array([3]), np.array([5])]
-    by_address = accesses._address_by_address(one, indices, values, np.add, groups)
-    by_turn = accesses._in_turns(other, indices, values, tl.float32, np.add, turns)
-    np.testing.assert_array_equal(one, other)
-    np.testing.assert_array_equal(by_address[0], by_turn[0])
-    assert by_address[1] is by_turn[1] is True
+@pytest.mark.parametrize("index", [[2, 0, 2, 2, 0, 2, 2, 2], [2, 0, 2, 1, 0, 3, 4, 5]], ids=["by address", "by turn"])
+def test_lanes_that_meet_read_what_those_before_them_wrote(index):
+    """Where many lanes share few addresses these are updated one by one, else one lane of each at a time."""
+    values, target = np.arange(1, 9, dtype=np.float32) / 10, np.ones(6, np.float32)
+    expected = target.copy()
+    read = []
+    for at, value in zip(index, values, strict=True):
+        read.append(expected[at])
+        expected[at] += value
+    target, old = torch.from_numpy(target), torch.zeros(8)
+    run(add, target=target, index=torch.tensor(index), values=torch.from_numpy(values), old=old, N=8)
+    np.testing.assert_array_equal(target, expected)
+    np.testing.assert_array_equal(old, read)
 
 
 def test_an_exchange_may_be_the_first_to_write():

@@ -10,8 +10,7 @@ import triton.language as tl
 from pytest_regional._torch import MissingTorchSymbolError
 from pytest_regional._torch.triton import kernel_type, semantic_class
 from pytest_regional.emulation import EmulationError
-from pytest_regional.emulation.interpreter import functions
-from pytest_regional.emulation.interpreter.functions import interpreting, patch_table
+from pytest_regional.emulation.interpreter.functions import _triton_patches, interpreting, patch_table
 
 from .launching import run
 
@@ -105,7 +104,7 @@ def test_a_missing_symbol_is_named(monkeypatch):
 def test_the_replaced_attribute_must_exist(monkeypatch, place, named):
     monkeypatch.delattr(place)
     with pytest.raises(MissingTorchSymbolError, match=named.replace(".", r"\.")):
-        functions._triton_patches.__wrapped__()
+        _triton_patches.__wrapped__()
 
 
 @pytest.mark.parametrize(("name", "type_"), [("i64", tl.int64), ("fp32", tl.float32), ("bf16", tl.bfloat16)])

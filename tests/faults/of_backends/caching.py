@@ -182,7 +182,7 @@ FAULTS = (
         "annotations are no part of the cache's key",
         STALE,
         (ANNOTATIONS,),
-        "caching.key:annotations_of",
+        "caching.outer:annotations_of",
         _no_annotations,
     ),
     _fault(
@@ -190,7 +190,7 @@ FAULTS = (
         "configs of annotations are no part of the key",
         STALE,
         (ANNOTATIONS,),
-        "caching.key:_text",
+        "caching.outer:_text",
         _annotations_without("inductor_configs"),
     ),
     _fault(
@@ -198,7 +198,7 @@ FAULTS = (
         "region ids are no part of the key",
         STALE,
         (ANNOTATIONS,),
-        "caching.key:_text",
+        "caching.outer:_text",
         _annotations_without("inductor_region"),
     ),
     _fault(
@@ -206,7 +206,7 @@ FAULTS = (
         "the key holds which annotations there are, and not where",
         STALE,
         (ANNOTATIONS,),
-        "caching.key:annotations_of",
+        "caching.outer:annotations_of",
         _annotations_without_places,
         "caches",
     ),

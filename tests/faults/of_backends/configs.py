@@ -41,7 +41,7 @@ def _of_the_region_before(original: Any) -> Any:
 
 def _not_in_backward(original: Any) -> Any:
     def compile_module(request: Any, module: Any) -> Any:
-        if not is_backward(request.region.partition.nodes):
+        if not is_backward(request.partition.nodes):
             return original(request, module)
         settings = dict(request.key.settings)
         request.key.settings.clear()

@@ -89,7 +89,9 @@ FAULTS = (
         "caching.outer:OuterCache._lookup",
         _on_hits_too,
     ),
-    _fault("pass_run_twice", "passes run twice on each graph", (TABLE, EFFECTS), "pass_uuids:PreGradPlan.run", _twice),
+    _fault(
+        "pass_run_twice", "passes run twice on each graph", (TABLE, EFFECTS), "pass_protocol:PreGradPlan.run", _twice
+    ),
     _fault("first_pass_alone", "of a list of passes the first runs", (KEYS,), PLAN, _first_alone, "caches"),
     _fault(
         "late_without_uuid",

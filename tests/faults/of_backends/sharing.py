@@ -53,7 +53,7 @@ def _without_results(original: Any) -> Any:
     def fingerprint(request: Any) -> Any:
         made = original(request)
         configs, lines, _, order = made.token
-        return dataclasses.replace(made, token=(configs, lines, len(request.region.results), order))
+        return dataclasses.replace(made, token=(configs, lines, len(request.results), order))
 
     return fingerprint
 
@@ -114,51 +114,51 @@ def _fault(
 
 
 FAULTS = (
-    _fault("ignores_numbers", "x * 2.0 is shared with x * 3.0", "fingerprint:Description._plain", _numbers_alike),
+    _fault("ignores_numbers", "x * 2.0 is shared with x * 3.0", "compile_regions:Description._plain", _numbers_alike),
     _fault(
         "ignores_dimensions",
         "a sum over rows is shared with one over columns",
-        "fingerprint:Description._plain",
+        "compile_regions:Description._plain",
         _dimensions_alike,
     ),
     _fault(
         "ignores_strides",
         "inputs of other strides are taken for the same",
-        "fingerprint:Description._geometry",
+        "compile_regions:Description._geometry",
         _without_strides,
         mode="emulated",  # what is interpreted takes any
     ),
     _fault(
         "ignores_configs",
         "equal partitions under other configs are shared",
-        "fingerprint:fingerprint",
+        "compile_regions:fingerprint",
         _without_configs,
         ("configs", "plan"),
     ),
     _fault(
         "ignores_results",
         "partitions that return other values of theirs are shared",
-        "fingerprint:fingerprint",
+        "compile_regions:fingerprint",
         _without_results,
     ),
     _fault(
         "ignores_dtypes",
         "partitions of other dtypes are shared",
-        "fingerprint:Description.value",
+        "compile_regions:Description.value",
         _without_dtypes,
         mode="emulated",
     ),
     _fault(
         "ignores_shapes",
         "partitions of other shapes are shared",
-        "fingerprint:Description._geometry",
+        "compile_regions:Description._geometry",
         _without_shapes,
         mode="emulated",
     ),
     _fault(
         "ignores_order",
         "partitions with other order edges are shared",
-        "fingerprint:fingerprint",
+        "compile_regions:fingerprint",
         _without_order,
         ("order",),
         "emulated",
@@ -166,7 +166,7 @@ FAULTS = (
     _fault(
         "dropped",
         "identical partitions are compiled one by one",
-        "fingerprint:fingerprint",
+        "compile_regions:fingerprint",
         _never_alike,
         ("plan", "counters"),
     ),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from pytest_regional import ParityError
-from pytest_regional.harness.parity import noise
 from pytest_regional.testing import regional
 from tests.faults.parity import twins_of_state, twins_of_values
 
@@ -41,8 +40,8 @@ def flaws(harness, row):
 @pytest.fixture(autouse=True)
 def _few_rounded_runs(monkeypatch):
     """Measure eager's rounding in the fewest runs that count; tests/parity/test_rounding_noise.py uses them all."""
-    monkeypatch.setattr(noise, "RUNS", 3)
-    monkeypatch.setattr(noise, "MORE_RUNS", 4)
+    monkeypatch.setattr("pytest_regional.harness.parity.compare.RUNS", 3)
+    monkeypatch.setattr("pytest_regional.harness.parity.compare.MORE_RUNS", 4)
 
 
 @pytest.mark.parametrize("group", ROWS)

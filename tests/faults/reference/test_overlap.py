@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import pkgutil
+
 import pytest
 
-from pytest_regional.reference import overlap
-from pytest_regional.reference.overlap import program
-from pytest_regional.reference.overlap.program import OverlapProgram, Reservations
 from tests.reference.overlap.graphs import ATEN, BIG, SMALL, Builder, fsdp_chain
 from tests.reference.overlap.strategies import Program as Drawn
 from tests.reference.overlap.test_property import check
+
+OVERLAP = "pytest_regional.reference.overlap"
 
 
 def chain():
@@ -37,29 +38,30 @@ def one_group():
 
 
 def no_reading_until_the_wait(monkeypatch):
-    monkeypatch.setattr(OverlapProgram, "_finish_reading", lambda *_: None)
+    monkeypatch.setattr(f"{OVERLAP}.program.OverlapProgram._finish_reading", lambda *_: None)
 
 
 def no_order_of_effects(monkeypatch):
-    monkeypatch.setattr(program, "order_edges", lambda graph: [])
+    monkeypatch.setattr(f"{OVERLAP}.program.order_edges", lambda graph: [])
 
 
 def no_order_of_groups(monkeypatch):
-    original = overlap._Hoisting._hoist
+    hoisting = pkgutil.resolve_name(f"{OVERLAP}:_Hoisting")
+    original = hoisting._hoist
 
     def hoist(self, collective, lowest):
         self._last_start.clear()
         original(self, collective, lowest)
 
-    monkeypatch.setattr(overlap._Hoisting, "_hoist", hoist)
+    monkeypatch.setattr(hoisting, "_hoist", hoist)
 
 
 def no_bounds(monkeypatch):
-    monkeypatch.setattr(Reservations, "earliest", lambda self, collective, lowest: (lowest, None))
+    monkeypatch.setattr(f"{OVERLAP}.Reservations.earliest", lambda self, collective, lowest: (lowest, None))
 
 
 def waits_at_the_end(monkeypatch):
-    monkeypatch.setattr(overlap, "_uses", lambda whole: dict.fromkeys(whole.order, len(whole.order) - 1))
+    monkeypatch.setattr(f"{OVERLAP}._uses", lambda whole: dict.fromkeys(whole.order, len(whole.order) - 1))
 
 
 MUTANTS = [

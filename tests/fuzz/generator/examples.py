@@ -3,10 +3,10 @@
 import itertools
 import math
 
-from pytest_regional.fuzz import Block, Region, Step
 from pytest_regional.fuzz.draw.encoding import SHAPES
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.building import Builder
+from pytest_regional.fuzz.model.program import Block, Region, Step
 from pytest_regional.fuzz.operators.table import operator_named
 
 #: Without those of thousands of elements: broadcast against each other, they would take a second for each operator.

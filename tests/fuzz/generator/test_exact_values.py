@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 import torch
 
-from pytest_regional.fuzz import Program, Step
 from pytest_regional.fuzz.model.arguments import TensorInput, ValueRange, constant, integers, product, total, unit_of
 from pytest_regional.fuzz.model.building import Builder, Refused, value_ranges
+from pytest_regional.fuzz.model.program import Program, Step
 from pytest_regional.fuzz.oracles.example_run import ExampleRun
 from pytest_regional.harness.parity.compare import compare
 from pytest_regional.harness.parity.execution import execute

@@ -9,16 +9,17 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 
+import pytest_regional.fuzz.draw.encoding as encoding
 from pytest_regional import strategies
-from pytest_regional.fuzz.draw import encoding
 from pytest_regional.fuzz.draw.encoding import Options
 from pytest_regional.fuzz.draw.graphs import random_program
 from pytest_regional.fuzz.findings import files
-from pytest_regional.fuzz.findings.folder import DECLARED, features_of
+from pytest_regional.fuzz.findings.folder import features_of
 from pytest_regional.fuzz.model.building import check_buildable
 from pytest_regional.fuzz.model.program import renumbered
 from pytest_regional.fuzz.operators.table import operator_named
 from pytest_regional.strategies import programs
+from tests.fuzz.generator.declared import DECLARED
 
 EXAMPLES = 300
 

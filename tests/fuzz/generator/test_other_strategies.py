@@ -6,9 +6,9 @@ import pytest
 import torch
 from hypothesis import Phase, find, given, settings
 
-from pytest_regional.fuzz import Program, Step
 from pytest_regional.fuzz.draw.graphs import PASSES, EncodedNode, graph_of, region_of
 from pytest_regional.fuzz.model.arguments import TensorInput
+from pytest_regional.fuzz.model.program import Program, Step
 from pytest_regional.fuzz.operators.table import operators
 from pytest_regional.reference import plan_partitions
 from pytest_regional.strategies import graphs, inputs_for, pass_pipelines, programs

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_regional.fuzz import Program, Region, Step
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.building import check_buildable, value_ranges
+from pytest_regional.fuzz.model.program import Program, Region, Step
 
 A = (Region("a"),)
 

@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
-from pytest_regional.fuzz import Block, Context, Program, Region, Step
 from pytest_regional.fuzz.draw.graphs import random_program
 from pytest_regional.fuzz.model.arguments import PARTS, TensorInput
 from pytest_regional.fuzz.model.building import check_buildable
+from pytest_regional.fuzz.model.program import Block, Context, Program, Region, Step
 from pytest_regional.fuzz.operators.table import operator_named
 from pytest_regional.fuzz.shrink import EDITS, Candidate, cost, rebuild, reduce_program, shrink_shapes
 

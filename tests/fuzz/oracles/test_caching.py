@@ -115,7 +115,7 @@ def test_warm(monkeypatch):
 
 
 def constant_key(patched):
-    patched.setattr(outer.KeyDetails, "digest", lambda self: "0" * 64)
+    patched.setattr(outer, "digest", lambda details: "0" * 64)
 
 
 @pytest.mark.parametrize("oracle", ["annotations_in_key", "uuid_in_key"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_regional._base.errors import RegionalValueError
-from pytest_regional.fuzz.modes import MODES, in_mode, mode_of
 from pytest_regional.fuzz.oracles import check
+from pytest_regional.fuzz.settings import MODES, in_mode, mode_of
 from pytest_regional.testing import regional
 
 from .programs import A, B, chain

@@ -17,7 +17,7 @@ from pytest_regional._torch.inductor import artifact_behind
 from pytest_regional.fuzz.findings.files import to_data
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Block, Program, Region, Step
-from pytest_regional.fuzz.oracles import ORACLES, OracleViolationError, caching, check, example_run, reruns
+from pytest_regional.fuzz.oracles import ORACLES, OracleViolationError, caching, check, example_run, further
 from pytest_regional.fuzz.oracles.example_run import ExampleRun
 from pytest_regional.reference import compile_regions
 from pytest_regional.testing import regional
@@ -384,18 +384,18 @@ def test_neither_has_one_of_what_becomes_a_view(checked):
 def test_threads_hold_and_break(monkeypatch):
     program = chain(("sin", A), ("cos", B), training=True)
     with regional("reference", "cpu", expects_regions=False) as harness:
-        assert reruns.compile_at_once(harness, to_data(program), "interpret") == []
+        assert further.compile_at_once(harness, to_data(program), "interpret") == []
 
     with regional(faulty(edit=replaced), "cpu", expects_regions=False) as harness:
-        failures = reruns.compile_at_once(harness, to_data(program), "interpret")
-    assert len(failures) == reruns.THREADS
+        failures = further.compile_at_once(harness, to_data(program), "interpret")
+    assert len(failures) == further.THREADS
     assert "value of output" in failures[0][0]
 
 
 def test_threads_that_mix_up_the_arguments_of_calls():
     program = chain(("sin", A), ("cos", B), training=True)
     with regional(spec_of(FAULTS["threads_mixed"]), "cpu", expects_regions=False) as harness:
-        assert reruns.compile_at_once(harness, to_data(program), "interpret")
+        assert further.compile_at_once(harness, to_data(program), "interpret")
 
 
 def test_strides_of_pytorchs_own_fake_operators_are_no_fault_of_the_backend(checked):

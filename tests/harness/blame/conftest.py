@@ -6,8 +6,6 @@ import pytest
 import torch
 from torch._inductor.lowering import lowerings
 
-from pytest_regional.harness.blame import layers
-
 
 @pytest.fixture
 def wrong_sine(monkeypatch):
@@ -31,8 +29,8 @@ def wrong_product(monkeypatch):
 
 def repeat_less(monkeypatch):
     """Have a search make each deciding experiment twice, not four times: ``test_layers`` has searches with repeats."""
-    monkeypatch.setattr(layers, "_COMES", 2)
-    monkeypatch.setattr(layers, "_GONE", 2)
+    for name in ("_COMES", "_GONE"):
+        monkeypatch.setattr(f"pytest_regional.harness.blame.layers.{name}", 2)
 
 
 @pytest.fixture

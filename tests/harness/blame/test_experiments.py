@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_regional.harness.blame.experiments import RAISED, Change, Experiments, OutOfTimeError
+from pytest_regional.harness.blame.culprit import RAISED, Change, Experiments, OutOfTimeError
 
 USUAL = frozenset({"value of output[0]", "value of output[1]"})
 

@@ -10,7 +10,7 @@ from string import ascii_lowercase
 import pytest
 
 from pytest_regional._torch.vetoes import Application, Setting
-from pytest_regional.harness.blame.experiments import Experiments
+from pytest_regional.harness.blame.culprit import Experiments
 from pytest_regional.harness.blame.facts import CompileFacts
 from pytest_regional.harness.blame.layers import Suspects, Veto
 from pytest_regional.harness.blame.layers import search as search_layers

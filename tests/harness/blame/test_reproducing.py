@@ -65,7 +65,7 @@ def searched_once():
 
     def state():
         drawn = random.getstate(), torch.get_rng_state().tolist()
-        return (*drawn, inductor_config.save_config(), dict(r.counters), r.graphs)
+        return (*drawn, inductor_config.save_config(), dict(r.counters), r.observer.graph_records())
 
     with pytest.MonkeyPatch.context() as monkeypatch, regional("torch", "cpu") as r:
         multiply_in_the_wrong_order(monkeypatch)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_regional.harness.blame.experiments import few_that_fix
+from pytest_regional.harness.blame.culprit import few_that_fix
 
 
 def asked(guilty):
@@ -21,35 +21,32 @@ def asked(guilty):
 @pytest.mark.parametrize("guilty", [0, 13, 99])
 def test_one_of_a_hundred_takes_as_many_experiments_as_halves(guilty):
     fixes, tried = asked([guilty])
-    found = few_that_fix(range(100), fixes, 20)
-    assert (found.steps, found.is_minimal) == ((guilty,), True)
-    assert len(tried) == found.experiments <= 14
+    assert few_that_fix(range(100), fixes, 20) == (guilty,)
+    assert len(tried) <= 14
 
 
 @given(st.sets(st.integers(0, 30), min_size=1, max_size=4))
 def test_all_that_are_needed_are_found_and_no_others(guilty):
-    fixes, _ = asked(guilty)
-    found = few_that_fix(range(31), fixes, 1000)
-    assert set(found.steps) == guilty
-    assert found.is_minimal
+    fixes, tried = asked(guilty)
+    assert set(few_that_fix(range(31), fixes, 1000)) == guilty
+    assert len(tried) == len(set(map(tuple, tried))), "no experiment is made twice"
 
 
 def test_any_one_of_two_is_enough():
     found = few_that_fix("abcdef", lambda steps: bool({"b", "e"} & set(steps)), 50)
-    assert found.steps in (("b",), ("e",))
+    assert found in (("b",), ("e",))
 
 
 def test_experiments_run_out():
     fixes, tried = asked([3, 40])
     found = few_that_fix(range(64), fixes, 5)
     assert len(tried) == 5
-    assert {3, 40} <= set(found.steps)
-    assert not found.is_minimal
+    assert {3, 40} <= set(found)
 
 
 def test_one_step_is_known_without_an_experiment():
     fixes, tried = asked([7])
-    assert few_that_fix([7], fixes, 0).steps == (7,)
+    assert few_that_fix([7], fixes, 0) == (7,)
     assert not tried
 
 

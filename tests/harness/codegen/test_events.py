@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from pytest_regional.harness.codegen import KernelLaunch, Op, UnreadableCodeError, events_of
-from pytest_regional.harness.codegen.events import comments_between, origin_comments
 from pytest_regional.harness.record import GeneratedCode, GeneratedSource
 from pytest_regional.testing import regional
 
@@ -177,22 +176,30 @@ def test_partitions_are_read_where_they_are_called():
 COMMENTED = """
 def call(args):
     arg0_1, = args
-    buf0 = f(arg0_1, '# reuse')  # alias
+    buf0 = extern_kernels.mm(arg0_1, '# reuse')  # alias
     buf1 = g(
-        arg0_1,  # within
+        arg0_1,  # reuse
     )
     # Topologically Sorted Source Nodes: [a, b], Original ATen: [aten.sin, aten.cos]
-    buf2 = h('#')
-    return (buf2, )
+    buf2 = extern_kernels.mm(arg0_1, '#')
+    buf3 = buf2  # reuse
+    return (buf3, )
 """
 
 
-@pytest.mark.parametrize("string", ["", "    x = '''\n  # no comment\n'''\n"])
+STRING = """    x = '''
+    # Source Nodes: [c], Original ATen: [aten.tan]
+'''
+"""
+
+
+@pytest.mark.parametrize("string", ["", STRING])
 def test_comments_are_distinguished_from_strings(string):
-    lines = COMMENTED.replace("    buf0", string + "    buf0").split("\n")
-    comments = comments_between(lines, 2, len(lines))
-    assert list(comments.values())[:2] == ["alias", "within"]
-    assert len(comments) == 3
-    (origin,) = origin_comments(comments)
+    text = COMMENTED.replace("    buf0 =", f"{string}    buf0 =")
+    events, lines = events_of(text, None), text.split("\n")
+    assert [event.writes for event in events.of_kind("reuse")] == [("buf3",)]
+    first, second = events.of_kind("extern")
+    assert first.comment is None
+    origin = second.comment
     assert (origin.sorted, origin.nodes, origin.operators) == (True, ("a", "b"), ("aten.sin", "aten.cos"))
     assert lines[origin.line - 1].strip().startswith("# Topologically")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_regional import CodeAssertionError
-from pytest_regional.harness.codegen import CodeLookupError, OpError, UnknownSizeError, events_of
-from pytest_regional.harness.codegen.memory import peak_of
+from pytest_regional.harness.codegen import CodeLookupError, OpError, UnknownSizeError
 from pytest_regional.harness.record import GeneratedCode, GeneratedSource
 
 from .test_events import PARTITIONED
@@ -116,10 +115,18 @@ alloc_from_pool = torch.ops.inductor._alloc_from_pool
 
 
 def test_pools_and_strides():
-    events = events_of(POOLED, None)
-    assert events.of_kind("reuse")[0].writes == ("buf2",)
-    peak = peak_of(events, {})
+    code = GeneratedCode((GeneratedSource("inference", (), POOLED, False),))
+    assert code.events.of_kind("reuse")[0].writes == ("buf2",)
     # A row of stride 16 and one of 8 elements of eight bytes each: less than the two pools.
-    assert (peak.size, peak.buffers) == (2 * SQUARE, ("pool0 (256)", "pool1 (256)"))
-    assert peak_of(events, {"buf3": 1000}).size == SQUARE + 1000
-    assert peak_of([event for event in events if "pool" not in event.text], {}).size == (16 + 8) * 8
+    assert_peak(code, 2 * SQUARE, r"pool0 \(256\), pool1 \(256\)")
+    assert_peak(code, SQUARE + 1000, r"pool0 \(256\), buf3 \(1000\)", hints={"buf3": 1000})
+    unpooled = "\n".join(line for line in POOLED.split("\n") if "pool" not in line)
+    row_and_rest = (16 + 8) * 8
+    code = GeneratedCode((GeneratedSource("inference", (), unpooled, False),))
+    assert_peak(code, row_and_rest, f"buf3 .{row_and_rest}.")
+
+
+def assert_peak(code, size, buffers, **hints):
+    code.assert_peak_live_bytes(at_most=size, **hints)
+    with pytest.raises(CodeAssertionError, match=f"{size} bytes are alive at once, more than {size - 1}: {buffers}"):
+        code.assert_peak_live_bytes(at_most=size - 1, **hints)

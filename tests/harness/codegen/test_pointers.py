@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-import ast
-
 import pytest
 
-from pytest_regional.harness.codegen.kernels import accesses_of
+from pytest_regional.harness.codegen import events_of
 
-HELPERS = """
+#: Of a template, the arguments that it stores to are read as well only if it loads from them.
+WRAPPER = """
+triton_tem_kernel = async_compile.triton('triton_tem_kernel', '''
+@triton.jit
 def helper(pointer, other, n):
     tl.store(pointer + n, tl.load(other))
+@triton.jit
 def again(pointer):
     again(pointer)
     tl.store(pointer, 1)
+@triton.jit
+def triton_tem_kernel(arg_a, arg_b, n):
+    a = arg_a
+    b = arg_b
+BODY
+''', device_str='cuda')
+
+def call(args):
+    a, b = args
+    triton_tem_kernel.run(a, b, 4, stream=stream0)
+    return (a, b)
 """
 
 
@@ -36,7 +49,6 @@ def again(pointer):
 )
 def test_accesses(body, loaded, stored):
     lines = "\n".join(f"    {line}" for line in body.split("\n"))
-    module = ast.parse(f"{HELPERS}\ndef kernel(a, b, n):\n{lines}")
-    functions = {function.name: function for function in module.body}
-    found = accesses_of(functions["kernel"], functions)
-    assert (found.loaded - {"n"}, found.stored - {"n"}) == (loaded, stored)
+    (launch,) = events_of(WRAPPER.replace("BODY", lines), None).of_kind("kernel")
+    assert set(launch.writes) == stored
+    assert set(launch.reads) == {"a", "b"} - (stored - loaded)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from pytest_regional import CodeAssertionError
-from pytest_regional.harness.codegen import events_of
-from pytest_regional.harness.codegen.events import is_ordered
+from pytest_regional.harness.record import GeneratedCode, GeneratedSource
 
 from .wrapper_files import captured
 
@@ -85,9 +86,10 @@ WAIT, WAIT_HERE = "torch.ops.streams.wait_event.default(9, 6)", "torch.ops.strea
 )
 def test_operations_that_make_a_stream_wait(syncs, second_waits, default_waits):
     filled = dict(zip(("first", "second", "third", "fourth"), (*syncs, *(NOTHING,) * 4), strict=False))
-    events = events_of(WRAPPER.format(**filled), None)
-    sin, cos, exp = (
-        n for n, event in enumerate(events) if event.ops and event.ops[0].name.split(".")[1] in ("sin", "cos", "exp")
-    )
-    assert [events[n].stream for n in (sin, cos, exp)] == ["5", "6", ""]
-    assert (is_ordered(events, sin, cos), is_ordered(events, sin, exp)) == (second_waits, default_waits)
+    code = GeneratedCode((GeneratedSource("inference", (), WRAPPER.format(**filled), False),))
+    names = [f"aten.{name}.default" for name in ("sin", "cos", "exp")]
+    assert [event.stream for event in code.events if event.ops and event.ops[0].name in names] == ["5", "6", ""]
+    for later, waits in (("aten.cos", second_waits), ("aten.exp", default_waits)):
+        refused = pytest.raises(CodeAssertionError, match="run on different streams")
+        with contextlib.nullcontext() if waits else refused:
+            code.assert_order("aten.sin", later)

@@ -86,11 +86,8 @@ def test_programs_compile_in_turns_and_each_is_first_as_often():
     made = []
 
     class Fake:
-        def warm_up(self):
-            made.append("warm")
-
-        def measure(self):
-            made.append(self)
+        def measure(self, *, kept=True):
+            made.append(self if kept else "warm")
 
     new, old = Fake(), Fake()
     measure_in_turns([new, old], 3)

@@ -8,8 +8,8 @@ import torch
 from pytest_regional import GoldenError, testing
 from pytest_regional._base.errors import RegionalRuntimeError, RegionalValueError
 from pytest_regional._torch import torch_version
-from pytest_regional.harness.goldens.checking import device_class
-from pytest_regional.harness.goldens.facts import FACTS, GoldenFile, GoldenKey
+from pytest_regional.harness.goldens.facts import FACTS
+from pytest_regional.harness.goldens.file import GoldenFile, GoldenKey, device_class
 from pytest_regional.testing import regional
 from tests.harness.programs import in_region, pair, product, two_products, unannotated
 

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_regional.harness.goldens.facts import FACT_NAMES, FACTS, HEADER, GoldenFile, GoldenFileError, GoldenKey
+from pytest_regional.harness.goldens.file import HEADER, GoldenFile, GoldenFileError, GoldenKey
 
 KEY, OTHER = GoldenKey("test_a[4 | x]", "reference"), GoldenKey("test_a[4 | x]", "torch", "second one")
 A, B, C = (("passes", f"  graphs: {n}") for n in (1, 2, 3))
-
-
-def test_facts_have_the_names_that_files_have():
-    assert tuple(FACTS) == FACT_NAMES
 
 
 def read(tmp_path, text):

@@ -13,8 +13,7 @@ from torch import nn
 
 from pytest_regional._torch.vetoes import vetoing
 from pytest_regional.harness.goldens.checking import sentences
-from pytest_regional.harness.goldens.facts import GoldenFile, GoldenKey
-from pytest_regional.plugin.goldens import path_of
+from pytest_regional.harness.goldens.file import GoldenFile, GoldenKey
 from pytest_regional.testing import regional
 from suites.models.layers import SwiGLU, in_region, rotate
 from suites.models.llama import BATCH, HEAD_SIZE, HEADS, HIDDEN, KV_HEADS, LENGTH, SIZE, LlamaBlock, causal_attention
@@ -23,6 +22,7 @@ from .writing import difference, write
 
 ROOT = Path(__file__).parents[3]
 SUITE = ROOT / "suites" / "models" / "test_llama_goldens.py"
+GOLDENS = SUITE.parent / "__goldens__" / "test_llama_goldens.txt"
 
 
 @pytest.mark.slow("runs the suite of goldens of a Llama block", fast="test_one_operator")
@@ -35,7 +35,7 @@ def test_goldens_hold_under_this_torch():
 
 
 def test_only_what_is_otherwise_is_there_twice():
-    file = GoldenFile.read(path_of(SUITE))
+    file = GoldenFile.read(GOLDENS)
     whole, *regions = (GoldenKey("test_llama_block", backend) for backend in ("inductor", "reference", "torch"))
     assert [list(file.goldens[key]["cpu"]) for key in regions] == [[(2, 11)]] * 2, "the same under each"
     assert list(file.goldens[whole]["cpu"]) == [(2, 11), (2, 13)], "the gradient of SiLU is decomposed otherwise"
@@ -43,9 +43,9 @@ def test_only_what_is_otherwise_is_there_twice():
 
 
 def test_the_documentation_shows_what_a_new_version_changed():
-    entries = GoldenFile.read(path_of(SUITE)).goldens[GoldenKey("test_llama_block", "inductor")]["cpu"]
+    entries = GoldenFile.read(GOLDENS).goldens[GoldenKey("test_llama_block", "inductor")]["cpu"]
     said = "".join(f"  {line}\n" for line in sentences(entries[2, 11].text, entries[2, 13].text))
-    headers = [line for line in path_of(SUITE).read_text("utf-8").splitlines() if re.match("--- .* from torch", line)]
+    headers = [line for line in GOLDENS.read_text("utf-8").splitlines() if re.match("--- .* from torch", line)]
     page = (ROOT / "docs" / "goldens.md").read_text("utf-8")
     assert f"cpu):\n{said}If that is intended" in page
     assert "".join(f"{line}\n...\n" for line in headers if "below the graph" not in line) in page

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pytest_regional import GoldenError, Regional
-from pytest_regional.harness.goldens.checking import GoldensOfTest
-from pytest_regional.harness.goldens.facts import FACTS, GoldenFile
+from pytest_regional.harness.goldens.facts import FACTS
+from pytest_regional.harness.goldens.file import GoldenFile, GoldensOfTest
 
 
 def goldens_at(path: Path, *, update: bool = False) -> GoldensOfTest:

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from pytest_regional.harness.kernel_store.commands import Command
+from pytest_regional.harness.kernel_store import Command, processor
 
 FLAGS = "-O3 -march=native -I/somewhere"
 
@@ -67,8 +67,7 @@ def test_another_compiler_counts_and_the_same_after_an_upgrade(line, tmp_path):
 
 @pytest.fixture
 def torch_in(tmp_path, monkeypatch):
-    """Install a torch of one header, with or without a record, and have it looked at as a new process would."""
-    from pytest_regional.harness.kernel_store import commands
+    """Install a torch of one header, with or without a record, which no process has looked at, in an environment."""
 
     def install(environment, *, record="torch/include/a.h,sha256=1,2\n", content="1"):
         packages = tmp_path / environment
@@ -78,12 +77,10 @@ def torch_in(tmp_path, monkeypatch):
         if record:
             (packages / "torch-2.13.0.dist-info").mkdir(exist_ok=True)
             (packages / "torch-2.13.0.dist-info" / "RECORD").write_text(record)
-        monkeypatch.setattr(commands.cpp, "torch_headers", lambda: header.parent)
-        commands._headers.cache_clear()
+        monkeypatch.setattr("pytest_regional._torch.cpp.torch_headers", lambda: header.parent)
         return header
 
-    yield install
-    commands._headers.cache_clear()
+    return install
 
 
 def test_the_same_wheel_in_another_environment_is_the_same(line, torch_in):
@@ -101,41 +98,31 @@ def test_another_wheel_is_another(line, torch_in):
 
 
 def test_a_header_that_was_changed_after_its_installation_counts(line, torch_in):
-    from pytest_regional.harness.kernel_store import commands
-
     header = torch_in("one")
     first = key(line())
     os.utime(header, (time.time() + 60, time.time() + 60))
     assert key(line()) == first, "they are looked at once in a process"
-    commands._headers.cache_clear()
+    header = torch_in("two")
+    os.utime(header, (time.time() + 60, time.time() + 60))
     assert key(line()) != first
 
 
 def test_headers_of_a_source_tree_count_by_size_and_time(line, torch_in):
-    from pytest_regional.harness.kernel_store import commands
-
-    header = torch_in("one", record="")
+    torch_in("one", record="")
     first = key(line())
-    os.utime(header, (1, 1))
-    commands._headers.cache_clear()
+    os.utime(torch_in("two", record=""), (1, 1))
     second = key(line())
-    header.write_text("12")
-    os.utime(header, (1, 1))
-    commands._headers.cache_clear()
+    os.utime(torch_in("three", record="", content="12"), (1, 1))
     assert len({first, second, key(line())}) == 3
 
 
 def test_the_processor_counts(line, monkeypatch):
-    from pytest_regional.harness.kernel_store import commands
-
     before = key(line())
-    monkeypatch.setattr(commands, "processor", lambda: "another")
+    monkeypatch.setattr("pytest_regional.harness.kernel_store.commands.processor", lambda: "another")
     assert key(line()) != before
 
 
 def test_the_processor_is_described_by_what_decides_code():
-    from pytest_regional.harness.kernel_store.commands import processor
-
     described = processor()
     assert "MHz" not in described
     instructions = {"avx2", "asimd", "vx"}  # x86, ARM, s390x

@@ -11,8 +11,7 @@ import time
 import pytest
 
 from pytest_regional._base.errors import RegionalValueError
-from pytest_regional.harness.kernel_store import KernelFiles
-from pytest_regional.harness.kernel_store.files import chosen_folder, default_folder, prepared
+from pytest_regional.harness.kernel_store import KernelFiles, chosen_folder, prepared
 
 
 def key_of(number):
@@ -228,11 +227,12 @@ def test_the_folder_is_the_users_alone(tmp_path):
 
 
 def test_where_it_is_unless_something_is_said(monkeypatch, tmp_path):
+    monkeypatch.delenv("PYTEST_REGIONAL_KERNEL_STORE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_folder() == tmp_path / "pytest-regional" / "kernels"
+    assert chosen_folder() == tmp_path / "pytest-regional" / "kernels"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert default_folder() == tmp_path / "home" / ".cache" / "pytest-regional" / "kernels"
+    assert chosen_folder() == tmp_path / "home" / ".cache" / "pytest-regional" / "kernels"
 
 
 def test_a_home_that_cannot_be_written_means_no_store(monkeypatch, tmp_path):

@@ -11,8 +11,12 @@ import torch
 from torch import nn
 
 from pytest_regional import region
-from pytest_regional.harness.training import BadTrainingError, NoFp64ReferenceWarning, assert_training_parity
-from pytest_regional.harness.training.copying import copy_model
+from pytest_regional.harness.training import (
+    BadTrainingError,
+    NoFp64ReferenceWarning,
+    assert_training_parity,
+    copy_model,
+)
 
 from .programs import CLASSES, ROWS, SIZE, eager, judged
 

@@ -8,10 +8,10 @@ from collections import Counter
 
 import torch
 import torch.fx
+from functorch.compile import default_partition, min_cut_rematerialization_partition
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pytest_regional import BackendSpec, Capabilities
-from pytest_regional._torch.aot_autograd import partition_function
 from pytest_regional._torch.dynamo import aot_autograd
 from pytest_regional._torch.fx_graphs import preserve_node_meta
 from pytest_regional.reference import FullInductor
@@ -30,7 +30,7 @@ class Backend:
     seen: list = dataclasses.field(default_factory=list)
 
     def __call__(self, gm, inputs):
-        split = partition_function(self.partitioner)
+        split = {"default": default_partition, "min_cut": min_cut_rematerialization_partition}[self.partitioner]
         compilers = {"fw_compiler": self._compile, "bw_compiler": self._compile}
         with preserve_node_meta():
             return aot_autograd(**compilers, partition_fn=split, keep_inference_input_mutations=True)(gm, inputs)

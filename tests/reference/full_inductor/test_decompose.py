@@ -13,7 +13,6 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.traceback import annotate, preserve_node_meta
 
 from pytest_regional.reference.full_inductor import MissingValueError, decompose
-from pytest_regional.reference.full_inductor.decompose import Templates
 from tests.reference.full_inductor.backend import node_named, ops, traced
 
 ATEN = torch.ops.aten
@@ -104,13 +103,14 @@ def test_equal_ops_are_traced_once_and_have_storages_of_their_own():
         return functional.gelu(x), functional.gelu(y), functional.gelu(x.double())
 
     gm = traced(fn, torch.randn(4), torch.randn(4))
-    fake_mode = node_named(gm, "gelu").meta["val"].fake_mode
-    templates = Templates(select_decomp_table(), fake_mode)
-    gelus = gm.graph.find_nodes(op="call_function", target=ATEN.gelu.default)
-    first, second, other = map(templates.of, gelus)
-    assert first is second is not other
-    assert templates.traced == 2
-    decompose(gm)
+    table, dtypes = select_decomp_table(), []
+
+    def gelu(value, **options):
+        dtypes.append(value.dtype)
+        return table[ATEN.gelu.default](value, **options)
+
+    decompose(gm, {**table, ATEN.gelu.default: gelu})
+    assert dtypes == [torch.float32, torch.float64]
     products = gm.graph.find_nodes(op="call_function", target=ATEN.mul.Tensor)
     storages = [node.meta["val"].untyped_storage()._cdata for node in products]
     assert len(set(storages)) == len(products)

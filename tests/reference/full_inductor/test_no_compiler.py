@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pytest_regional._torch.caches import CodeFile, libraries_at_hand
 from pytest_regional.reference import FullInductor, pipeline
+from pytest_regional.reference.caching.program import CodeFile, libraries_at_hand
 from pytest_regional.reference.caching.store import default_folder
 from tests.warm_process import run_script
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from pytest_regional.reference import FullInductor, add_control_deps, full_inductor
-from pytest_regional.reference.pipeline import PassFailedError, PassOrderError, PassPipeline, compile, graph_pass, load
+from pytest_regional.reference import FullInductor, add_control_deps, full_inductor, pipeline
+from pytest_regional.reference.pipeline import PassFailedError, PassOrderError, PassPipeline, graph_pass, load
 
 functional = torch.nn.functional
 
@@ -41,7 +41,7 @@ def test_a_list_of_passes_ends_with_it(tmp_path):
         seen.append([str(node.target) for node in gm.graph.nodes if node.op == "call_function"])
 
     model, plain = Model(), Model()
-    compiled = compile(model, (torch.randn(4, 8),), passes=[full_inductor, look])
+    compiled = pipeline.compile(model, (torch.randn(4, 8),), passes=[full_inductor, look])
     assert any("aten.gelu.default" in ops for ops in seen)
     assert [row.name for row in compiled.report if row.graph == "forward"] == ["look", "full_inductor"]
     compiled.save(tmp_path / "whole")
@@ -73,7 +73,7 @@ def test_a_failure_names_pass_graph_and_node():
 
     custom = FullInductor(decompositions={torch.ops.aten.gelu_backward.default: broken})
     with pytest.raises(PassFailedError, match=r"full_inductor.*backward.*ZeroDivisionError"):
-        compile(Model(), (torch.randn(4, 8),), passes=[custom])
+        pipeline.compile(Model(), (torch.randn(4, 8),), passes=[custom])
 
 
 def test_order_of_an_earlier_pass_holds():
@@ -91,7 +91,7 @@ def test_order_of_an_earlier_pass_holds():
 
     inputs = torch.randn(4, 4), torch.randn(4, 4)
     with kernels_not_built():
-        code = code_of(lambda: compile(fn, inputs, passes=[first_gelu, full_inductor]))
+        code = code_of(lambda: pipeline.compile(fn, inputs, passes=[first_gelu, full_inductor]))
         assert code.index("cpp_fused_gelu") < code.index("extern_kernels.mm")
-        code = code_of(lambda: compile(fn, inputs, passes=[full_inductor]))
+        code = code_of(lambda: pipeline.compile(fn, inputs, passes=[full_inductor]))
         assert code.index("cpp_fused_gelu") > code.index("extern_kernels.mm")

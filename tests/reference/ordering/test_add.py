@@ -291,7 +291,7 @@ def test_a_condition_itself_waits():
 
 
 def test_pytorchs_own_edges_are_understood_and_removed():
-    from pytest_regional._torch.operators import preserve_node_ordering
+    from torch._inductor.fx_passes.control_dependencies import preserve_node_ordering
 
     gm = traced(independent, X)
     preserve_node_ordering(gm.graph, {node(gm, "mul"): [node(gm, "mm")]})

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from pytest_regional.reference import overlap_collectives
-from pytest_regional.reference.overlap.program import SegmentTree
 from tests.reference.overlap.graphs import BIG, Builder, fsdp_chain, names
 
 WHOLE = 16 * 16 * 4
@@ -68,19 +65,3 @@ def test_a_factor_is_one_of_what_the_graph_needed_at_first():
     second = overlap_collectives(gm.graph, memory_bound=2.0)
     assert second.memory_bound == first.memory_bound
     assert not second.changed
-
-
-def test_levels_against_a_list():
-    rng = random.Random(0)
-    for length in (1, 2, 7, 64):
-        amounts = [rng.randrange(5) for _ in range(length)]
-        levels = SegmentTree(amounts)
-        for _ in range(200):
-            begin, end = sorted(rng.randrange(length + 1) for _ in range(2))
-            threshold = rng.randrange(12)
-            above = [i for i in range(begin, end) if amounts[i] > threshold]
-            assert levels.first_above(begin, end, threshold) == (above[0] if above else None)
-            assert levels.last_above(begin, end, threshold) == (above[-1] if above else None)
-            amount = rng.randrange(-2, 3)
-            levels.add(begin, end, amount)
-            amounts[begin:end] = [value + amount for value in amounts[begin:end]]

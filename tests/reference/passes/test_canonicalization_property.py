@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pytest_regional._torch.fx_graphs import region_mark
-from pytest_regional.reference.passes import canonicalization, canonicalize
+from pytest_regional.reference.passes import canonicalize
 from pytest_regional.reference.pipeline.call import count_ops
 
 from .test_canonicalization import seen
@@ -171,6 +171,8 @@ def same_results(expected, got):
     return got
 
 
+MODULE = "pytest_regional.reference.passes.canonicalization"
+
 #: Wrong rules, and steps of which every tenth chain shows it; of all steps, every hundredth.
 WRONG = {
     "same_tensor": (lambda first, second: first.shape == second.shape, (spread, cut)),
@@ -184,7 +186,7 @@ def test_the_property_can_fail(fault, monkeypatch):
     """With a wrong rule planted, the property above finds a chain that shows it."""
     wrong, steps = WRONG[fault]
     few = chains(steps)
-    monkeypatch.setattr(canonicalization, fault, wrong)
+    monkeypatch.setattr(f"{MODULE}.{fault}", wrong)
     quickly = settings(RELAXED, max_examples=400, phases=[Phase.generate], report_multiple_bugs=False)
     # A wrong view shows in a value, or fails when it runs.
     with pytest.raises((AssertionError, RuntimeError)):
@@ -192,7 +194,7 @@ def test_the_property_can_fail(fault, monkeypatch):
 
 
 def test_the_property_of_borders_can_fail(monkeypatch):
-    monkeypatch.setattr(canonicalization, "read_region_keys", lambda graph: {})
+    monkeypatch.setattr(f"{MODULE}.read_region_keys", lambda graph: {})
     quickly = settings(RELAXED, max_examples=400, phases=[Phase.generate], report_multiple_bugs=False)
     few = chains((transpose, permute, reshape))  # with less to choose from, a chain that shows it comes earlier
     with pytest.raises(AssertionError):

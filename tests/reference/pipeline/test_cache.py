@@ -6,10 +6,9 @@ import torch
 import pytest_regional.testing
 from pytest_regional import region
 from pytest_regional.reference import CacheWarning, pipeline
-from pytest_regional.reference.caching.code import UnstableValueError
 from pytest_regional.reference.caching.store import default_folder
-from pytest_regional.reference.pipeline.compile import key_of
 from pytest_regional.reference.regional_inductor import compile_annotated
+from tests.reference.caches import outcomes
 from tests.reference.pipeline.models import assert_same_bits, model_and_inputs, step
 
 NOTHING = {"cache_hits": 0, "cache_misses": 0, "cache_saves": 0, "cache_bypasses": 0}
@@ -85,26 +84,31 @@ def test_whatever_decides_the_result_is_in_the_key(harness, change):
         compiled("Tied", **(base | change))
 
 
-def test_graphs_annotations_constants_and_settings_are_in_the_key():
-    def key(function, constant=1.0, **settings):
+def test_graphs_annotations_constants_and_settings_are_in_the_key(harness):
+    def cached(function, constant=1.0, **settings):
         value = torch.full((3,), constant)
         with torch._inductor.config.patch(settings):
-            joint = pipeline.capture(lambda x: function(x) + value, (torch.randn(3),))
-            return key_of([joint.graph_module], joint.checks.guards, pipeline.PassPipeline(), "default").digest()
+            pipeline.compile(lambda x: function(x) + value, (torch.randn(3),), cache=True)
 
-    def annotated(x):
-        with region("sine"):
-            return x.sin()
+    def annotated(name):
+        def function(x):
+            with region(name):
+                return x.sin()
 
-    keys = [
-        key(torch.sin),
-        key(torch.cos),
-        key(annotated),
-        key(torch.sin, constant=2.0),
-        key(torch.sin, epilogue_fusion=False),
-    ]
-    assert len(set(keys)) == len(keys)
-    assert key(torch.sin) == keys[0]
+        return function
+
+    for arguments in (
+        {"function": torch.sin},
+        {"function": torch.cos},
+        {"function": annotated("one")},
+        {"function": annotated("other")},
+        {"function": torch.sin, "constant": 2.0},
+        {"function": torch.sin, "epilogue_fusion": False},
+    ):
+        with harness.expect(**MISS):
+            cached(**arguments)
+    with harness.expect(**HIT):
+        cached(torch.sin)
 
 
 def test_a_partitioned_graph_is_kept_as_it_is_now(harness):
@@ -121,10 +125,9 @@ def test_a_partitioned_graph_is_kept_as_it_is_now(harness):
 
 
 def test_a_pass_without_a_uuid_keeps_all_out(harness):
-    with harness.expect(**{**NOTHING, "cache_bypasses": 1}):
+    with harness.expect(**{**NOTHING, "cache_bypasses": 1}), outcomes() as seen:
         compiled(passes=[regions(None)])
-    with pytest.raises(UnstableValueError, match="passes without a uuid: 'regions'"):
-        key_of([], None, pipeline.PassPipeline([regions(None)]), "default")
+    assert [reason.partition(";")[0] for reason in seen.reasons] == ["passes without a uuid: 'regions'"]
 
 
 def test_a_function_as_partitioner_keeps_all_out(harness):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import pytest_regional.testing
-from pytest_regional._torch.compile_phases import PhaseClock
+from pytest_regional.harness.compile_times import PhaseClock
 from pytest_regional.reference import pipeline
 from tests.reference.pipeline.models import MODELS, assert_same_bits, model_and_inputs, step
 

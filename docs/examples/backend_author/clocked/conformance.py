@@ -12,14 +12,11 @@ capabilities = declared(
     annotation_checks=unsupported("what an annotation holds is not checked"),
     nested_region_options=unsupported("compilers of nested regions are not asked"),
     outer_cache=_NO_CACHE,
-    outer_cache_before_backward=_NO_CACHE,
-    outer_cache_of_functions=_NO_CACHE,
+    outer_cache_of_training=_NO_CACHE,
     pre_grad_pass_lists=_NO_PASSES,
     pre_grad_passes=_NO_PASSES,
     pre_grad_timing=_NO_PASSES,
-    pre_grad_timing_checked=_NO_PASSES,
-    region_edges=unsupported("an edge inside a region does not compile"),
-    region_order=unsupported("what an annotation asks for is not read"),
+    region_order=unsupported("an edge inside a region does not compile, and an annotation's `after` is not read"),
     share_identical=unsupported("every partition is compiled on its own"),
 )
 

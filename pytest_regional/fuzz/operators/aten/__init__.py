@@ -38,6 +38,3 @@ def derived_operators() -> tuple[Operator, ...]:
         *at_extreme(),
         *with_statistics(),
     )
-
-
-__all__ = ["derived_operators"]

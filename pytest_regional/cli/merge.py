@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from pytest_regional._base.documents import DocumentError
 from pytest_regional._base.errors import RegionalValueError
@@ -14,18 +12,12 @@ from pytest_regional._base.text import plural
 from pytest_regional.cli.targets import UsageError
 from pytest_regional.report import ci, step_summary
 from pytest_regional.report.document import RunReport, merged
-from pytest_regional.report.outputs import ENDINGS, Outputs, outputs_of, write_report
-
-_MERGE = "make one report of those of several machines or shards"
+from pytest_regional.report.outputs import ENDINGS, outputs_of, write_report
 
 
-def add_merge(commands: Any) -> None:
-    """Add ``merge`` to the commands of a parser."""
-    parser = commands.add_parser(
-        "merge",
-        help=_MERGE,
-        description=f"{_MERGE.capitalize()}. Of a test that is in several, the worst ending is kept.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.description = f"{parser.description} Of a test that is in several, the worst ending is kept."
     parser.add_argument("reports", metavar="FILE.json", nargs="+", type=Path, help="report of a run")
     parser.add_argument(
         "-o",
@@ -35,12 +27,27 @@ def add_merge(commands: Any) -> None:
         help=f"what to write the result to, as --regional-report takes it: FILES whose names end in "
         f"{', '.join(ENDINGS)}, github, gitlab",
     )
-    parser.set_defaults(run=_merge)
 
 
-def _merge(asked: argparse.Namespace) -> int:
-    outputs = _outputs(asked.output)
-    reports = _read(asked.reports)
+def run(asked: argparse.Namespace) -> int:
+    """Write the merged report; return the exit status.
+
+    Raises:
+        UsageError: a report cannot be read or is of an unfinished run, or the result cannot be written.
+    """
+    try:
+        outputs = outputs_of(asked.output, Path(), {})
+    except RegionalValueError as error:
+        raise UsageError(f"--output={asked.output}: {error}.") from error
+    if not outputs or outputs.directories:
+        raise UsageError(f"--output={asked.output}: expected a file: reports do not hold what failed tests leave.")
+    try:
+        reports = [RunReport.read(path) for path in asked.reports]
+    except DocumentError as error:
+        raise UsageError(f"{error}.") from error
+    for path, report in zip(asked.reports, reports, strict=True):
+        if report.unfinished:
+            raise UsageError(f"{path} is of a run that did not finish, so it cannot be used: {report.unfinished}.")
     whole = merged(reports)
     try:
         for path in outputs.files:
@@ -55,24 +62,3 @@ def _merge(asked: argparse.Namespace) -> int:
     for line in ci.annotations_of(whole.tests) if outputs.github else ():
         print(line)
     return 0
-
-
-def _outputs(value: str) -> Outputs:
-    try:
-        outputs = outputs_of(value, Path(), {})
-    except RegionalValueError as error:
-        raise UsageError(f"--output={value}: {error}.") from error
-    if not outputs or outputs.directories:
-        raise UsageError(f"--output={value}: expected a file: reports do not hold what failed tests leave.")
-    return outputs
-
-
-def _read(paths: Sequence[Path]) -> list[RunReport]:
-    try:
-        reports = [RunReport.read(path) for path in paths]
-    except DocumentError as error:
-        raise UsageError(f"{error}.") from error
-    for path, report in zip(paths, reports, strict=True):
-        if report.unfinished:
-            raise UsageError(f"{path} is of a run that did not finish, so it cannot be used: {report.unfinished}.")
-    return reports

@@ -8,7 +8,7 @@ regions) stay. Bodies of higher-order ops are decomposed too. An op that is an *
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -29,6 +29,7 @@ from pytest_regional._torch.fx_graphs import (
 from pytest_regional._torch.inductor import inductor_decompositions
 from pytest_regional._torch.operators import is_op_overload
 from pytest_regional._torch.tracing import compile_lock, detect_fake_mode, fake_execution, is_symbolic, storage_key
+from pytest_regional.reference.regional_inductor import first_fake_mode
 
 Template: TypeAlias = torch.fx.GraphModule
 
@@ -39,18 +40,17 @@ class Templates:
 
     Attributes:
         table: op to its decomposition.
-        traced: number of traces.
     """
 
     table: Mapping[Any, Callable[..., Any]]
     fake_mode: Any
-    traced: int = 0
     _known: dict[Any, Template | None] = field(default_factory=dict)
 
     def of(self, node: torch.fx.Node) -> Template | None:
         """Return the graph for ``node``, whose placeholders are its inputs; None if the op is kept."""
         values = [source.meta.get("val") for source in node.all_input_nodes]
-        if node.target not in self.table or not all(map(_is_plain, values)) or _makes_new_symbols(node):
+        # Sizes of the result that depend on data: a second trace would create other symbols.
+        if node.target not in self.table or not all(map(_is_plain, values)) or node.meta.get("unbacked_bindings"):
             return None
         key = (node.target, _constants(node), tuple(map(_signature, values)))
         if key not in self._known:
@@ -58,35 +58,18 @@ class Templates:
         return self._known[key]
 
     def _trace(self, node: torch.fx.Node, values: Sequence[Any]) -> Template | None:
-        self.traced += 1
-        template: Template = trace_op(_call_of(node), values, self.table, self.fake_mode)
-        ops = [other.target for other in _ops(template)]
+        def call(*given: Any) -> Any:
+            by_node = dict(zip(node.all_input_nodes, given, strict=True))
+            args, kwargs = map_arg((node.args, node.kwargs), by_node.__getitem__)
+            return node.target(*args, **kwargs)
+
+        template: Template = trace_op(call, values, self.table, self.fake_mode)
+        ops = [other.target for other in template.graph.nodes if other.op not in ("placeholder", "output")]
         return None if ops == [node.target] else template
-
-
-def _call_of(node: torch.fx.Node) -> Callable[..., Any]:
-    inputs: Any = node.all_input_nodes
-    target: Any = node.target
-
-    def call(*values: Any) -> Any:
-        by_node = dict(zip(inputs, values, strict=True))
-        args, kwargs = map_arg((node.args, node.kwargs), by_node.__getitem__)
-        return target(*args, **kwargs)
-
-    return call
-
-
-def _ops(template: Template) -> Iterator[torch.fx.Node]:
-    return (node for node in template.graph.nodes if node.op not in ("placeholder", "output"))
 
 
 def _is_plain(value: Any) -> bool:
     return isinstance(value, (torch.Tensor, bool, int, float, complex)) or is_symbolic(value)
-
-
-def _makes_new_symbols(node: torch.fx.Node) -> bool:
-    """Return whether sizes of the result depend on data: a second trace would create other symbols."""
-    return bool(node.meta.get("unbacked_bindings"))
 
 
 def _constants(node: torch.fx.Node) -> str:
@@ -136,8 +119,7 @@ def fake_mode_of(gm: torch.fx.GraphModule) -> Any:
     Raises:
         MissingValueError: no node has one.
     """
-    modes = (detect_fake_mode([node.meta["val"]]) for node in gm.graph.nodes if "val" in node.meta)
-    mode: Any = next((mode for mode in modes if mode is not None), None)
+    mode = first_fake_mode(gm)
     if mode is None:
         raise MissingValueError(
             "the graph holds no fake values (node.meta['val']): trace it with make_fx(tracing_mode='fake'), or give "
@@ -185,32 +167,23 @@ class _Inlining:
         return map_arg(arguments, self._new.__getitem__)
 
     def _copied(self, op: torch.fx.Node) -> torch.fx.Node:
+        graph = self._gm.graph
         if op.op == "get_attr":
-            return self._constant(op)
-        new = self._gm.graph.create_node(
-            op.op, op.target, self._mapped(op.args), self._mapped(op.kwargs), f"{self._node.name}_{op.name}"
-        )
-        args, kwargs = map_arg((new.args, new.kwargs), _value)
-        target: Any = new.target
-        self._describe(new, snapshot(target(*args, **kwargs)))
+            value, number = getattr(self._template, op.target), 0
+            while hasattr(self._gm, f"{op.target}_{number}"):
+                number += 1
+            setattr(self._gm, f"{op.target}_{number}", value)
+            new = graph.create_node("get_attr", f"{op.target}_{number}")
+            is_tensor = isinstance(value, torch.Tensor)
+            self._describe(new, self._fake_mode.from_tensor(value, static_shapes=True) if is_tensor else None)
+            return new
+        name = f"{self._node.name}_{op.name}"
+        new = graph.create_node(op.op, op.target, self._mapped(op.args), self._mapped(op.kwargs), name)
+        args, kwargs = map_arg((new.args, new.kwargs), lambda source: source.meta.get("val"))
+        self._describe(new, snapshot(new.target(*args, **kwargs)))
         if "eager_input_vals" in op.meta:
             new.meta["eager_input_vals"] = (args, kwargs)
         return new
-
-    def _constant(self, op: torch.fx.Node) -> torch.fx.Node:
-        value = getattr(self._template, str(op.target))
-        name = self._free_attribute(str(op.target))
-        setattr(self._gm, name, value)
-        new = self._gm.graph.create_node("get_attr", name)
-        is_tensor = isinstance(value, torch.Tensor)
-        self._describe(new, self._fake_mode.from_tensor(value, static_shapes=True) if is_tensor else None)
-        return new
-
-    def _free_attribute(self, name: str) -> str:
-        number = 0
-        while hasattr(self._gm, f"{name}_{number}"):
-            number += 1
-        return f"{name}_{number}"
 
     def _describe(self, new: torch.fx.Node, value: Any) -> None:
         origin = self._node.meta
@@ -222,29 +195,15 @@ class _Inlining:
             new.meta["tensor_meta"] = tensor_metadata(value)
 
 
-def _value(node: torch.fx.Node) -> Any:
-    return node.meta.get("val")
-
-
 def replace_node(node: torch.fx.Node, result: Any) -> None:
     """Give the users of ``node`` ``result``, a node or a structure of nodes and None, and erase ``node``."""
-    graph = node.graph
     for user in list(node.users):
         if user.target is operator.getitem and isinstance(result, (tuple, list)):
-            replace_node(user, result[_index(user)])
+            replace_node(user, result[int(user.args[1])])
         else:
-            user.args = _substituted(user.args, node, result)
-            user.kwargs = _substituted(user.kwargs, node, result)
-    graph.erase_node(node)
-
-
-def _index(getitem: torch.fx.Node) -> int:
-    index: Any = getitem.args[1]
-    return int(index)
-
-
-def _substituted(arguments: Any, node: torch.fx.Node, result: Any) -> Any:
-    return map_arg(arguments, lambda other: result if other is node else other)
+            arguments = (user.args, user.kwargs)
+            user.args, user.kwargs = map_arg(arguments, lambda other: result if other is node else other)
+    node.graph.erase_node(node)
 
 
 class FullInductorError(RegionalError, RuntimeError):
@@ -284,7 +243,13 @@ def use_functional_collectives(gm: torch.fx.GraphModule) -> None:
     if can_rewrite:
         for node in gm.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
             _use_received_value(node)
-        _name_groups(gm)
+        # Groups by name: a group as an attribute keeps the result out of caches.
+        for node in gm.graph.nodes:
+            if is_op_overload(node.target) and node.target.namespace == NAMESPACE:
+                node.args = tuple(_group_by_name(gm, argument) for argument in node.args)
+        for node in gm.graph.find_nodes(op="get_attr"):
+            if not node.users:
+                gm.graph.erase_node(node)
     left = next(filter(_is_in_place, gm.graph.nodes), None)
     if left is not None:
         raise FullInductorError(
@@ -297,8 +262,7 @@ def use_functional_collectives(gm: torch.fx.GraphModule) -> None:
 
 
 def _is_in_place(node: torch.fx.Node) -> bool:
-    target: Any = node.target
-    return node.op == "call_function" and is_op_overload(target) and target.namespace == "c10d"
+    return node.op == "call_function" and is_op_overload(node.target) and node.target.namespace == "c10d"
 
 
 def _use_received_value(copy: torch.fx.Node) -> None:
@@ -308,25 +272,11 @@ def _use_received_value(copy: torch.fx.Node) -> None:
         return
     if received.target is not torch.ops._c10d_functional.wait_tensor.default:
         return
-    later = _nodes_behind(copy)
+    nodes = list(copy.graph.nodes)
+    later = set(nodes[nodes.index(copy) + 1 :])
     for user in list(target.users):
         if user in later:
             user.replace_input_with(target, received)
-    _refuse_views(target, later)
-    _describe(received)
-    if target.op == "placeholder":
-        copy.replace_all_uses_with(received)
-        copy.graph.output_node().prepend(copy)
-    else:
-        replace_node(copy, received)
-
-
-def _nodes_behind(node: torch.fx.Node) -> set[torch.fx.Node]:
-    nodes = list(node.graph.nodes)
-    return set(nodes[nodes.index(node) + 1 :])
-
-
-def _refuse_views(target: torch.fx.Node, later: set[torch.fx.Node]) -> None:
     storage = storage_key(target.meta.get("val"))
     rewritten = (torch.ops._c10d_functional.wait_tensor.default, torch.ops.aten.copy_.default)
     for node in later:
@@ -337,30 +287,22 @@ def _refuse_views(target: torch.fx.Node, later: set[torch.fx.Node]) -> None:
                     f"{source.name!r}: take the view after the collective, or use functional collectives.",
                     node=node.name,
                 )
-
-
-def _describe(received: torch.fx.Node) -> None:
-    """Give the collective and its wait their own values: PyTorch's rewriting copies those of the input."""
+    # PyTorch's rewriting gives the collective and its wait the value of the input, not their own.
     (collective,) = received.args
     value = received.meta.get("val")
     if isinstance(value, torch.Tensor) and isinstance(collective, torch.fx.Node):
         with fake_execution(detect_fake_mode([value])):
             collective.meta["val"] = torch.empty_like(value)
             received.meta["val"] = snapshot(collective.meta["val"])
+    if target.op == "placeholder":
+        copy.replace_all_uses_with(received)
+        copy.graph.output_node().prepend(copy)
+    else:
+        replace_node(copy, received)
 
 
-def _name_groups(gm: torch.fx.GraphModule) -> None:
-    """Give groups by name: a group as an attribute keeps the result out of caches."""
-    for node in gm.graph.nodes:
-        if is_op_overload(node.target) and node.target.namespace == NAMESPACE:
-            node.args = tuple(_named(gm, argument) for argument in node.args)
-    for node in gm.graph.find_nodes(op="get_attr"):
-        if not node.users:
-            gm.graph.erase_node(node)
-
-
-def _named(gm: torch.fx.GraphModule, argument: Any) -> Any:
+def _group_by_name(gm: torch.fx.GraphModule, argument: Any) -> Any:
     if isinstance(argument, torch.fx.Node) and argument.op == "get_attr":
-        group = attribute(gm, str(argument.target))
+        group = attribute(gm, argument.target)
         return group_name(group) if hasattr(group, "group_name") else argument
     return argument
