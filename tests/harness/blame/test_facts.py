@@ -169,10 +169,14 @@ def test_a_fault_in_a_stage_of_a_backend(few_repeats, fault, check, layer):
         with region("one"):
             return torch.sigmoid(x @ w)
 
+    def of_two_operators(x, w):
+        with region("one"):
+            return x @ w @ w
+
     spec: BackendSpec = getattr(backends, fault)
     with regional(spec, "cpu", expects_regions=False) as r:
         inputs = [r.randn(8, 8, requires_grad=fault == "output_detached"), r.randn(8, 8)]
-        chosen = rounded if fault == "sigmoid_rounded" else program
+        chosen = {"sigmoid_rounded": rounded, "every_op_alone": of_two_operators}.get(fault, program)
         found = r.blame(chosen, *inputs, check=lambda fn, *given: check(r, fn, *given))
     assert found.layer == layer, found.evidence
     if layer not in ("backend",):
