@@ -19,10 +19,14 @@ def _is_condition(node: ast.expr) -> bool:
     )
 
 
+def _has_words(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and any(map(str.isalpha, node.value))
+
+
 def found_in(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         product = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)
-        if product and (_is_condition(node.left) or _is_condition(node.right)):
+        if product and any(_is_condition(one) or _has_words(one) for one in (node.left, node.right)):
             yield f"line {node.lineno}: a product with a condition; write it as one: A if CONDITION else B"
         if isinstance(node, ast.arguments) and node.kwarg and node.kwarg.arg == "unknown":
             yield f"line {node.kwarg.lineno}: **unknown hides misspelt keywords from mypy; declare the keywords"
@@ -34,7 +38,9 @@ def test_no_module_has_them():
     assert [f"{file.relative_to(ROOT)}, {said}" for file in files for said in found_in(file.read_text())] == []
 
 
-@pytest.mark.parametrize("source", ["'s' * (n > 1)", "bool(x) * 3", "f'{2 * (not x)}'", "def f(**unknown): pass"])
+@pytest.mark.parametrize(
+    "source", ["'-' * (n > 1)", "'words' * is_so", "bool(x) * 3", "f'{2 * (not x)}'", "def f(**unknown): pass"]
+)
 def test_each_is_found(source):
     assert len(list(found_in(source))) == 1
 

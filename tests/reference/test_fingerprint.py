@@ -38,6 +38,17 @@ def test_memory_of_inputs_and_results_is_told_apart_and_none_in_between(place, d
     assert (fingerprint(request) != before) == differs
 
 
+def test_partitions_with_another_order_are_told_apart():
+    """One of them, compiled for both, would run its ops in the order that the other one asks for."""
+    compiler = InterpretedCompiler()
+    regional_inductor(chain("aaa"), torch.randn(3), compiler=compiler)
+    (request,) = compiler.requests
+    tokens = set()
+    for request.positions in ((), ((0, 1),), ((1, 2),)):
+        tokens.add(fingerprint(request).token)
+    assert len(tokens) == 3
+
+
 def test_settings_that_hold_their_defaults_are_no_other_state():
     """PyTorch sets a container to a copy of its default as soon as somebody reads it."""
     before = freeze(compile_state())

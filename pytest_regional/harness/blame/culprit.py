@@ -351,7 +351,7 @@ class Culprit:
     @property
     def sentence(self) -> str:
         """The answer."""
-        early = "; the search ran out of time" * self.ended_early
+        early = "; the search ran out of time" if self.ended_early else ""
         others = "".join(f"; and of another value: {other.sentence}" for other in self.others)
         if not self.regions or self.layer == "region":
             return self._said + early + others
@@ -362,8 +362,9 @@ class Culprit:
         if self.failed:
             return f"the search for it failed: {self.failed}"
         if self.layer in _SENTENCES:
-            doubt = self.layer == "eager" and self.confidence == "unknown"
-            return _SENTENCES[self.layer] + ", as it has to if the check is about the compile" * doubt
+            is_doubtful = self.layer == "eager" and self.confidence == "unknown"
+            doubt = ", as it has to if the check is about the compile" if is_doubtful else ""
+            return _SENTENCES[self.layer] + doubt
         if self.layer == "partitioner" and not self.setting:
             return "the partitioner: AOTAutograd's graphs are wrong when they run eagerly, and right with the other one"
         if self.layer == "flaky":
@@ -372,11 +373,11 @@ class Culprit:
             said = "one change fixes it now, and now not" if all(unchanged) else again
             return f"a flaky failure: {said}; nothing can be blamed"
         if self.difference:
-            eager = "wrong where interpreted, " * self.without_inductor
+            eager = "wrong where interpreted, " if self.without_inductor else ""
             stage = _LAYERS.get(self.layer, self.layer)
             return f"{stage}: {eager}right with {self.setting} ({self.confidence}); {self.difference}"
         if self.layer == "region":
-            interpreted = ", wrong where interpreted, so that it is not Inductor" * self.without_inductor
+            interpreted = ", wrong where interpreted, so that it is not Inductor" if self.without_inductor else ""
             no_step = "; no single step fixes it" if not self.ended_early and not self.without_inductor else ""
             return f"{_named(self.regions)}: right where left eager{interpreted} ({self.confidence}){no_step}"
         if self.also:

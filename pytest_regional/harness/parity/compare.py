@@ -205,7 +205,9 @@ class Comparison:
         if verdict.rounding_only:
             self.rounding_only.append(where)
         for found in verdict.evidence:
-            detail = describe_values(found) + ("; rounding only: no digit of it is known" * verdict.rounding_only)
+            detail = describe_values(found)
+            if verdict.rounding_only:
+                detail += "; rounding only: no digit of it is known"
             self.add(where, found.kind, detail, found)
             self.may_be_rounding |= found.kind == "value" and self.tolerance.uses_fp64
 
