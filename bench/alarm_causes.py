@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional.fuzz.model.building import check_buildable
-from pytest_regional.fuzz.model.program import Block, Program, ProgramError, Step
+from pytest_regional.fuzz.model.program import Block, Program, Step
 from pytest_regional.fuzz.operators.table import operator_named
 from pytest_regional.fuzz.oracles import BadProgramError, OracleViolationError, check
 from pytest_regional.harness.regional import Regional
@@ -123,5 +124,5 @@ def _keeps(harness: Regional, program: Program, mode: str, oracle: str) -> bool:
     try:
         check_buildable(program)
         return oracle in check(harness, program, mode=mode, oracles=[oracle], blame=False).oracles
-    except (BadProgramError, OracleViolationError, ProgramError):
+    except (BadProgramError, OracleViolationError, RegionalValueError):
         return False

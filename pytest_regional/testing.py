@@ -26,7 +26,7 @@ from pytest_regional.harness.counters import Bound, Counters, at_least, at_most
 from pytest_regional.harness.devices.device import EMULATED, kind_of_device
 from pytest_regional.harness.devices.emulated import check_refuted
 from pytest_regional.harness.devices.on_device import device_limit
-from pytest_regional.harness.options import CompileOptions
+from pytest_regional.harness.options import CompileOptions, HarnessOptions
 from pytest_regional.harness.pre_grad_passes import counting_pass as pre_grad_pass
 from pytest_regional.harness.pre_grad_passes import replacing
 from pytest_regional.harness.regional import Regional, harness, running
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pytest_regional.backends.spec import BackendSpec
     from pytest_regional.harness.blame.culprit import Culprit
     from pytest_regional.harness.blame.divergence import Divergence
+    from pytest_regional.harness.devices.device import DeviceFacts
     from pytest_regional.harness.devices.on_device import KernelReport
     from pytest_regional.harness.graph_passes.result import PassRun
     from pytest_regional.harness.parity.compare import ParityReport
@@ -131,27 +132,23 @@ def regional(
         options=options,
         isolate=isolate,
         shared_cache=shared_cache,
-        blame_depth=blame_depth,
-        verify_seconds=verify,
+        settings=HarnessOptions(blame=blame_depth, verify=verify),
     ) as made:
-        _skip_without(made, requires)
-        made.require_device(*device_requires)
+        for name in requires:
+            support = made.supports(name)
+            if not support:
+                raise unittest.SkipTest(f"backend {made.backend!r} disclaims {name}: {support.reason}")
+            limit = device_limit(made.device_under_test, name)
+            if not limit:
+                raise unittest.SkipTest(f"device {made.device_under_test.name!r} has no {name}: {limit.reason}")
+        if device_requires:
+            made.require_device(*device_requires)
         yield made
         check_fallbacks(made)
         check_refuted(made.verified_kernels())
         check_backend_leaks(made)
         if expects_regions:
             check_not_vacuous(made)
-
-
-def _skip_without(made: Regional, requires: Sequence[str]) -> None:
-    for name in requires:
-        support = made.supports(name)
-        if not support:
-            raise unittest.SkipTest(f"backend {made.backend!r} disclaims {name}: {support.reason}")
-        limit = device_limit(made.device_under_test, name)
-        if not limit:
-            raise unittest.SkipTest(f"device {made.device_under_test.name!r} has no {name}: {limit.reason}")
 
 
 def current() -> Regional:
@@ -209,9 +206,9 @@ def first_divergence(fn: Any, *inputs: Any, **options: Any) -> Divergence:
     return current().first_divergence(fn, *inputs, **options)
 
 
-def require_device(*requirements: str) -> None:
+def require_device(*requirements: str) -> DeviceFacts:
     """As :meth:`Regional.require_device` of :func:`current`."""
-    current().require_device(*requirements)
+    return current().require_device(*requirements)
 
 
 def assert_kernels_compile(

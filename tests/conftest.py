@@ -47,12 +47,15 @@ def pytest_configure():
 
 
 def pytest_itemcollected(item):
-    """Check that a slow test says why, and names one, of its file or as FILE::NAME, that notices the same faults."""
+    """Check that a slow test says why, and names a faster one, of its file or as FILE::NAME, for the same faults."""
     for mark in item.iter_markers("slow"):
         file, _, name = mark.kwargs["fast"].rpartition("::")
         text = (ROOT / file if file else item.path).read_text()
         assert mark.args[0], f"{item.nodeid}: slow needs a reason"
-        assert f"def {name.partition('[')[0]}(" in text, f"{item.nodeid}: no {mark.kwargs['fast']}"
+        before, found, _ = text.partition(f"def {name.partition('[')[0]}(")
+        assert found, f"{item.nodeid}: no {mark.kwargs['fast']}"
+        decorators = before.rpartition("\n\n")[2]
+        assert "@pytest.mark.slow(" not in decorators, f"{item.nodeid}: {mark.kwargs['fast']} is slow itself"
 
 
 def pytest_sessionstart():

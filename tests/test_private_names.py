@@ -38,6 +38,7 @@ OF_OTHERS = {
 
 IN_PYTORCH = re.compile(r"(torch|triton|tl)(\.\w+)*")
 ACCESS = ("getattr", "hasattr", "setattr", "delattr")
+FETCHING = ("symbol", "private_module", "PatchPoint", "fetching", "calling", "importing")
 ADDRESS = re.compile(r"(torch|triton|functorch)(?=[.:])[\w.:]*[.:]_(?!_)[\w.:]*")
 
 
@@ -114,7 +115,7 @@ def violations(modules: Mapping[str, str]) -> list[str]:
 
 
 def fetches(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield symbol and function of each ``symbol(...)``, ``private_module(...)`` and ``PatchPoint(...)``."""
+    """Yield symbol and function of each call of :data:`FETCHING`."""
     constants = {
         ast.unparse(node.targets[0]): node.value.value
         for node in tree.body
@@ -123,8 +124,7 @@ def fetches(tree: ast.Module) -> Iterator[tuple[str, str]]:
     for outer in tree.body:
         where = getattr(outer, "name", f"line {outer.lineno}")
         for node in ast.walk(outer):
-            called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
-            if isinstance(node, ast.Call) and called in ("symbol", "private_module", "PatchPoint"):
+            if isinstance(node, ast.Call) and (called := ast.unparse(node.func)) in FETCHING:
                 words = [word(argument, constants) for argument in node.args[:2]]
                 if all(words):
                     yield ("patch point " if called == "PatchPoint" else "") + ".".join(words), where
@@ -189,6 +189,7 @@ def test_names_that_are_not_private_to_pytorch_are_allowed(allowed: str) -> None
     [
         "def again():\n    return symbol('torch._dynamo.utils', 'counters')",
         "MODULE = 'torch._dynamo.utils'\ndef again():\n    return symbol(MODULE, 'counters')",
+        "again = fetching('torch._dynamo.utils', 'counters')",
         "def again():\n    return private_module('torch._inductor.config')",
         "AGAIN = {'timing': PatchPoint('torch._dynamo.guards', 'profile_guard_manager')}",
     ],

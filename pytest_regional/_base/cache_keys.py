@@ -7,6 +7,7 @@ says in which entry its key differs from the nearest of them.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,19 @@ from pytest_regional._base.text import plural
 
 KeyTexts = Mapping[str, str]
 """What a key is made of: a text by name, such as ``input 0, shape``."""
+
+
+@functools.cache
+def own_code(*packages: str) -> str:
+    """Return a digest of the code of ``packages`` of this project, with that of ``_base`` and ``_torch``.
+
+    It is part of the keys of what they store: another version of the code has another key.
+    """
+    root, digest = Path(__file__).parent.parent, hashlib.sha256()
+    for package in ("_base", "_torch", *packages):
+        for file in sorted((root / package).rglob("*.py")):
+            digest.update(f"{file.relative_to(root).as_posix()}\0".encode() + file.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 @dataclass(frozen=True)

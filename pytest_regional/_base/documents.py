@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from pytest_regional._base.errors import RegionalValueError
-from pytest_regional._base.files import NotAFileError, bytes_of
+from pytest_regional._base.files import bytes_of
 
 #: Bytes of the largest file that is read by default; reports may be larger.
 LARGEST = 16 * 2**20
@@ -58,8 +58,6 @@ def read(path: Path, kind: type[T], what: str, *, remedy: str = "", most: int = 
 def _text(path: Path, most: int) -> str:
     try:
         data = bytes_of(path, most + 1)
-    except NotAFileError as error:
-        raise DocumentError("is not a regular file") from error
     except OSError as error:
         raise DocumentError(f"cannot be read: {error.strerror}") from error
     if len(data) > most:

@@ -18,6 +18,10 @@ class RegionalRuntimeError(RegionalError, RuntimeError):
     """Something that was asked for cannot be done now; the message says why and what to change."""
 
 
+class OutOfTimeError(RegionalError):
+    """A search or a kernel took the time that it may take."""
+
+
 class RegionalWarning(UserWarning):
     """Base of the warnings of this package."""
 

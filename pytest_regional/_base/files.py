@@ -4,53 +4,109 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import math
 import os
 import secrets
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from pytest_regional._base.errors import RegionalError, RegionalValueError
 
 
-class NotAFileError(RegionalError, OSError):
-    """What is to be read is a directory, a pipe or a device."""
-
-
 def bytes_of(path: Path, most: int = -1) -> bytes:
     """Return what the regular file ``path`` holds, ``most`` bytes of it at most; nothing is waited for.
 
     Raises:
-        NotAFileError: it is no regular file.
-        OSError: it cannot be read.
+        OSError: it cannot be read, or is a directory, a pipe or a device.
     """
     # A FIFO is opened without waiting for a writer, to see that it is one.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise NotAFileError(0, "it is no regular file")
+            raise OSError(0, "it is not a regular file")
         with open(descriptor, "rb", closefd=False) as file:
             return file.read(most)
     finally:
         os.close(descriptor)
 
 
-def write_whole(path: Path, data: bytes) -> None:
+#: How the name of a file ends that is being written.
+_TEMPORARY = ".regional-tmp"
+
+
+def write_whole(path: Path, data: bytes, *, scratch: Path | None = None, mode: int = 0o666, sync: bool = False) -> None:
     """Write ``data`` to ``path`` in one step: a reader sees the old file or all of the new one, also after a crash.
 
+    The bytes go to a temporary file, which is renamed. A killed writer leaves it, for :func:`remove_abandoned`.
+
+    Args:
+        path: in an existing directory.
+        data: the complete content.
+        scratch: an existing directory of the same file system for the temporary file; by default that of ``path``.
+        mode: permissions, less the umask.
+        sync: flush the bytes to the disk first, so that after a crash of the machine, too, one of the two is there.
+
     Raises:
-        OSError: no space, no permission; the old file, if any, is still there.
+        OSError: no space, no permission; nothing has changed.
     """
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
+    with _temporary(scratch or path.parent, mode) as (descriptor, temporary):
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        if sync:
+            os.fsync(descriptor)
+        os.replace(temporary, path)
+
+
+@contextlib.contextmanager
+def _temporary(folder: Path, mode: int) -> Iterator[tuple[int, Path]]:
+    """Yield a locked new file and its name; it is deleted afterwards unless it was renamed."""
+    while True:
+        temporary = folder / f"{secrets.token_hex(8)}{_TEMPORARY}"
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        _lock(descriptor)
+        if os.fstat(descriptor).st_nlink:
+            break
+        # A writer that came between open and lock considered the file abandoned.
+        os.close(descriptor)
     try:
-        with aside.open("xb") as file:
-            file.write(data)
-        aside.replace(path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
+        yield descriptor, temporary
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, *, wait: bool = True) -> bool:
+    """Lock the file until the process ends; return whether that succeeded."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        # Held by a running writer, or a file system without locks: then no file there is considered abandoned.
+        return False
+    return True
+
+
+def remove_abandoned(folder: Path) -> int:
+    """Remove the temporary files of killed writers, and return how many.
+
+    A lock, unlike a process id, also works across containers and machines.
+    """
+    removed = 0
+    for path in folder.glob(f"*{_TEMPORARY}"):
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                if _lock(descriptor, wait=False):
+                    os.unlink(path)
+                    removed += 1
+            finally:
+                os.close(descriptor)
+    return removed
 
 
 def text_of(path: Path) -> str:

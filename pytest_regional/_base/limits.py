@@ -9,9 +9,8 @@ import re
 import resource
 import signal
 import threading
-import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -19,8 +18,6 @@ from types import FrameType
 from _pytest.outcomes import Failed
 
 from pytest_regional._base import processes
-from pytest_regional._base.errors import RegionalValueError
-from pytest_regional._base.text import duration, shown
 
 #: Seconds. Timers count no shorter ones reliably, and a run of a year has no limit.
 LEAST_SECONDS, MOST_SECONDS = 0.1, 365 * 24 * 3600
@@ -189,7 +186,18 @@ class TimeLimit:
         return signal.setitimer(signal.ITIMER_REAL, 0)[0]
 
 
-def _ended(said: str, before: set[processes.Identity], frame: FrameType | None) -> RegionalTimeoutError:
+@contextlib.contextmanager
+def handling(handler: Callable[[int, FrameType | None], None], *signals: int) -> Iterator[None]:
+    """Have these signals call ``handler`` while the context lasts."""
+    before = {number: signal.signal(number, handler) for number in signals}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
+
+
+def ended(said: str, before: set[processes.Identity], frame: FrameType | None) -> RegionalTimeoutError:
     running = processes.started_after(before)
     started, threads = processes.of_processes(running), processes.of_threads(frame)
     # What one of them started meanwhile is among the second.
@@ -218,53 +226,15 @@ def time_limit(seconds: float | None, stderr: int = 2, phase: str = "") -> Itera
         # The alarm of the grace stays set: what catches this error and goes on ends then.
         of_phase = f" of {phase}" if phase else ""
         said = f"still running after --regional-timeout={seconds:g} seconds{of_phase}"
-        limit.error = _ended(said, limit.before, frame)
+        limit.error = ended(said, limit.before, frame)
         raise limit.error
 
-    previous = signal.signal(signal.SIGALRM, interrupt)
-    limit.arm(seconds)
-    try:
-        yield limit
-    finally:
-        limit.disarm()
-        signal.signal(signal.SIGALRM, previous)
-
-
-@contextlib.contextmanager
-def cpu_limit(seconds: float) -> Iterator[None]:
-    """Raise :class:`RegionalTimeoutError` inside once it used ``seconds`` of processor time, and end what it started.
-
-    Processes that it started count, and other work on the machine does not. What uses less than a hundredth of a core
-    for ``seconds`` of the clock waits for something that does not come, and is interrupted too. Uses ``SIGALRM``, as
-    :func:`time_limit` does, and like that does nothing without it. Where code of another language lets no handler run
-    for four times as long and 30 times :data:`GRACE`, by the clock, the process ends, with the stacks of all threads.
-    """
-    if not hasattr(signal, "SIGALRM") or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before, begun, seen = processes.descendants(), processes.cpu_seconds_of(os.getpid()), time.monotonic()
-    last, longest = begun, 4 * seconds + 30 * GRACE
-
-    def look(signum: int, frame: FrameType | None) -> None:
-        nonlocal last, seen
-        faulthandler.dump_traceback_later(longest, exit=True, file=2)
-        used, now = processes.cpu_seconds_of(os.getpid()), time.monotonic()
-        if used - begun >= seconds:
-            raise _ended(f"still running after {seconds:g} seconds of processor time", before, frame)
-        if now - seen >= seconds:
-            if used - last < (now - seen) / 100:
-                raise _ended(f"waiting for {seconds:g} seconds, without use of a processor", before, frame)
-            last, seen = used, now
-
-    previous = signal.signal(signal.SIGALRM, look)
-    try:
-        faulthandler.dump_traceback_later(longest, exit=True, file=2)
-        signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        faulthandler.cancel_dump_traceback_later()
-        signal.signal(signal.SIGALRM, previous)
+    with handling(interrupt, signal.SIGALRM):
+        limit.arm(seconds)
+        try:
+            yield limit
+        finally:
+            limit.disarm()
 
 
 @contextlib.contextmanager
@@ -273,9 +243,6 @@ def noted_interrupts(*, raised: bool) -> Iterator[list[int]]:
 
     With ``raised=False`` a second interrupt is raised as usual, and nothing is noted where interrupts are handled in
     another way already. Outside of the main thread, where no signal arrives, it does nothing.
-
-    Args:
-        raised: whether each interrupt is raised; else the first one is only added to the list.
     """
     came: list[int] = []
 
@@ -289,107 +256,8 @@ def noted_interrupts(*, raised: bool) -> Iterator[list[int]]:
     if not main or (not raised and signal.getsignal(signal.SIGINT) is not signal.default_int_handler):
         yield came
         return
-    previous = signal.signal(signal.SIGINT, note)
-    try:
+    with handling(note, signal.SIGINT):
         yield came
-    finally:
-        signal.signal(signal.SIGINT, previous)
-
-
-_BUDGET_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-#: More than a machine checks in its life.
-MOST_EXAMPLES = 1_000_000_000
-
-
-@dataclass(frozen=True)
-class Budget:
-    """A number of programs, or seconds; the other is None.
-
-    Attributes:
-        examples: how many programs to check.
-        seconds: how long to go on.
-        fixed: whether every run is to draw the same programs.
-    """
-
-    examples: int | None = None
-    seconds: float | None = None
-    fixed: bool = False
-
-    @classmethod
-    def parse(cls, text: str) -> Budget:
-        """Read ``"500"``, ``"30s"``, ``"10m"``, ``"2h"``, or the name of a profile.
-
-        Raises:
-            RegionalValueError: the text is none of these, or asks for nothing.
-        """
-        cleaned = text.strip().lower()
-        if cleaned in PROFILES:
-            return PROFILES[cleaned]
-        match = re.fullmatch(r"([0-9]{1,12})|([0-9]{1,12}(?:\.[0-9]{1,9})?)([smh])", cleaned)
-        if match is not None and match[1] and 1 <= int(match[1]) <= MOST_EXAMPLES:
-            return cls(examples=int(match[1]))
-        seconds = float(match[2]) * _BUDGET_UNITS[match[3]] if match is not None and match[2] else 0.0
-        if LEAST_SECONDS <= seconds <= MOST_SECONDS:
-            return cls(seconds=seconds)
-        raise RegionalValueError(
-            f"{shown(text)!r} is no budget: give a number of programs (500), a time (30s, 10m, 2h), or a profile "
-            f"({', '.join(PROFILES)}); from 1 to {MOST_EXAMPLES} programs, from {LEAST_SECONDS:g}s to a year"
-        )
-
-    def share(self, number: int, shards: int) -> Budget:
-        """Return the part of shard ``number`` of ``shards`` that run at the same time."""
-        if self.examples is None:
-            return self
-        fewest, more = divmod(self.examples, shards)
-        return Budget(fewest + (number < more), None, self.fixed)
-
-    def part(self, parts: int) -> Budget:
-        """Return one of ``parts`` equal parts, of programs at least one; a time stays as it is."""
-        return self if self.examples is None else Budget(max(1, self.examples // parts), None, self.fixed)
-
-    def start(self) -> Clock:
-        """Return a clock that runs from now."""
-        return Clock(self, time.monotonic())
-
-    def __str__(self) -> str:
-        if self.examples is not None:
-            return f"{self.examples} programs"
-        return duration(self.seconds or 0.0)
-
-
-#: Budgets by name: what a pull request can wait for, and what a night has time for.
-PROFILES = {"ci": Budget(examples=25, fixed=True), "nightly": Budget(seconds=1800.0)}
-
-
-#: What comes last in a budget of time may still take so long: a finding that is not made small is hard to read.
-LEAST_BUDGET = 10.0
-
-
-@dataclass
-class Clock:
-    """A budget that is being spent."""
-
-    budget: Budget
-    begun: float
-    spent: int = 0
-
-    @property
-    def seconds(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self.begun
-
-    def time_for(self, seconds: float) -> float:
-        """Return how long something that would like ``seconds`` may take: what is left, and a little in any case."""
-        if self.budget.seconds is None:
-            return seconds
-        return min(seconds, max(self.budget.seconds - self.seconds, LEAST_BUDGET))
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing is left."""
-        if self.budget.examples is not None:
-            return self.spent >= self.budget.examples
-        return self.seconds >= (self.budget.seconds or 0.0)
 
 
 #: The directory of crash markers, in the directory of findings.

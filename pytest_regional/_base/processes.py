@@ -6,6 +6,7 @@ import contextlib
 import faulthandler
 import os
 import re
+import resource
 import signal
 import sys
 import threading
@@ -24,27 +25,39 @@ _POOL = b"torch._inductor.compile_worker"
 #: The name of a process that watches over another one: see :mod:`pytest_regional.harness._child`.
 _GUARD = "regional-guard"
 
-
 #: The name of one that others are forked from: see :mod:`pytest_regional.harness.fork_server`. It outlives tests.
 _SERVER = "regional-server"
-
 
 #: What a process is known by: its number, which another one may get later, and when it began.
 Identity = tuple[int, int]
 
 
 class Process(NamedTuple):
-    """One process: its number, its parent's, and when it began, in clock ticks since the machine did; its name."""
+    """One process: its number, its parent's, and when it began, in clock ticks since the machine did; its name.
+
+    Also its state (``Z`` once it has ended), and the ticks of processor time that it, and those it waited for, used.
+    """
 
     number: int
     parent: int
     began: int
     name: str = ""
+    state: str = ""
+    ticks: int = 0
 
     @property
     def identity(self) -> Identity:
         """What it is known by."""
         return self.number, self.began
+
+    @staticmethod
+    def read(number: int) -> Process:
+        """Return what proc(5) says of a process; an ``OSError`` where it is not there."""
+        text = Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace")
+        start, _, rest = text.rpartition(")")
+        fields = rest.split()
+        name, ticks = start.partition("(")[2], sum(map(int, fields[11:15]))
+        return Process(number, parent=int(fields[1]), began=int(fields[19]), name=name, state=fields[0], ticks=ticks)
 
 
 def descendants() -> set[Identity]:
@@ -59,7 +72,7 @@ def descendants() -> set[Identity]:
     while waiting:
         for child in children(waiting.pop()):
             with contextlib.suppress(OSError):
-                found.add((child, int(_fields(_stat(child))[19])))
+                found.add(Process.read(child).identity)
                 waiting.append(child)
     return found
 
@@ -105,14 +118,14 @@ def catches(number: int, signum: int) -> bool:
 def runs(number: int) -> bool:
     """Say whether a process is there and has not ended; one that nobody waited for has."""
     with contextlib.suppress(OSError):
-        return _fields(_stat(number))[0] != "Z"
+        return Process.read(number).state != "Z"
     return False
 
 
 def cpu_seconds() -> float:
-    """Return the processor time that this process has used, and those that it waited for."""
-    used = os.times()
-    return used.user + used.system + used.children_user + used.children_system
+    """Return the processor time that this process has used, all its threads, and those that it waited for."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def cpu_seconds_of(number: int) -> float:
@@ -121,7 +134,7 @@ def cpu_seconds_of(number: int) -> float:
     while waiting:
         one = waiting.pop()
         with contextlib.suppress(OSError):
-            ticks += sum(map(int, _fields(_stat(one))[11:15]))
+            ticks += Process.read(one).ticks
             waiting.extend(children(one))
     return ticks / os.sysconf("SC_CLK_TCK")
 
@@ -152,20 +165,9 @@ def _processes() -> Iterator[Process]:
     for entry in Path("/proc").glob("[0-9]*"):
         # One that ends while it is read is not there to be killed.
         with contextlib.suppress(OSError):
-            text = (entry / "stat").read_text(encoding="utf-8", errors="replace")
-            if f"({_GUARD})" not in text:
-                fields = _fields(text)
-                name = text.partition("(")[2].rpartition(")")[0]
-                yield Process(int(entry.name), int(fields[1]), int(fields[19]), name)
-
-
-def _fields(stat: str) -> list[str]:
-    """Return the fields of proc(5)'s ``stat`` from the state on; the name before it may hold anything."""
-    return stat.rpartition(")")[2].split()
-
-
-def _stat(number: int) -> str:
-    return Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace")
+            process = Process.read(int(entry.name))
+            if process.name != _GUARD:
+                yield process
 
 
 _OWN_NAME = Path("/proc/self/comm")
@@ -192,7 +194,7 @@ def call_this(name: str) -> None:
 def is_server(number: int) -> bool:
     """Say whether a process is one that others are forked from."""
     with contextlib.suppress(OSError):
-        return f"({_SERVER})" in _stat(number)
+        return Process.read(number).name == _SERVER
     return False
 
 
@@ -204,47 +206,43 @@ def is_of_inductors_pool(number: int) -> bool:
         return False
 
 
-class ForkedProcesses:
-    """Takes from each forked process what is not for it, from now until :meth:`put_back`."""
+#: Called in each process that is forked from this one.
+IN_FORKS: list[Callable[[], object]] = []
 
-    def __init__(self, config: pytest.Config) -> None:
-        # The files through which a worker talks with its controller: private attributes of execnet (2.1). Where they
-        # are not found, a worker that dies is noticed when all processes that it forked have ended.
-        self._pipes: list[int] = []
-        for plugin in config.pluginmanager.get_plugins() if hasattr(config, "workerinput") else ():
-            io = getattr(getattr(getattr(plugin, "channel", None), "gateway", None), "_io", None)
-            for name in ("infile", "outfile"):
-                with contextlib.suppress(OSError, ValueError, AttributeError):
-                    self._pipes.append(getattr(io, name).fileno())
-        _ACTIVE.append(self)
 
-    def put_back(self) -> None:
-        """Leave forked processes alone."""
-        _ACTIVE.remove(self)
+def _in_a_fork() -> None:
+    for call in list(IN_FORKS):
+        call()
 
-    def forget(self) -> None:
-        """Let go, in a forked process, of what is its parent's."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_a_fork)
+
+
+def guard_forks(config: pytest.Config) -> Callable[[], None]:
+    """Take from each forked process what is not for it, until the function that is returned is called."""
+    # The files through which a worker talks with its controller: private attributes of execnet (2.1). Where they
+    # are not found, a worker that dies is noticed when all processes that it forked have ended.
+    pipes: list[int] = []
+    for plugin in config.pluginmanager.get_plugins() if hasattr(config, "workerinput") else ():
+        io = getattr(getattr(getattr(plugin, "channel", None), "gateway", None), "_io", None)
+        for name in ("infile", "outfile"):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                pipes.append(getattr(io, name).fileno())
+
+    def forget() -> None:
         # They wait for a thread that is in the parent alone (CPython 3.10 to 3.14).
         faulthandler.cancel_dump_traceback_later = lambda: None
         faulthandler.dump_traceback_later = lambda *arguments, **keywords: None
-        for pipe in self._pipes:
+        for pipe in pipes:
             # The number stays taken: the copy of execnet closes it when it is collected.
             with contextlib.suppress(OSError):
                 nowhere = os.open(os.devnull, os.O_RDWR)
                 os.dup2(nowhere, pipe, inheritable=False)
                 os.close(nowhere)
 
-
-_ACTIVE: list[ForkedProcesses] = []
-
-
-def _in_a_fork() -> None:
-    for active in _ACTIVE:
-        active.forget()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_a_fork)
+    IN_FORKS.append(forget)
+    return lambda: IN_FORKS.remove(forget)
 
 
 #: Names, to a new process and to all below it, the file that it writes its stacks to when it is asked.

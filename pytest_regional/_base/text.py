@@ -79,14 +79,9 @@ def printable(text: str) -> str:
     return "".join(char if char in "\n\t" or char.isprintable() else repr(char)[1:-1] for char in text)
 
 
-def encodable(text: str, encoding: str | None = None) -> str:
-    """Return ``text`` with backslash escapes for the characters that ``encoding`` lacks.
-
-    UTF-8, the default, lacks halves of surrogate pairs alone.
-    """
-    if text.isascii():
-        return text
-    return text.encode(encoding or "utf-8", "backslashreplace").decode(encoding or "utf-8")
+def encodable(text: str) -> str:
+    """Return ``text`` with backslash escapes for halves of surrogate pairs, which UTF-8 lacks."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def shown(value: object, most: int = 60) -> str:
@@ -105,11 +100,12 @@ def without_numbers(text: str) -> str:
     return plain if len(plain) <= _LONGEST_REASON else f"{plain[:_LONGEST_REASON]} ..."
 
 
-def without_middle(text: str, limit: int = 3000) -> str:
+def without_middle(text: str) -> str:
     """Return ``text``, of a long one its first third and its end: compilers put a command or a dump between.
 
     The end holds the user's line and the message of a C++ compiler.
     """
+    limit = 3000
     if len(text) <= limit:
         return text
     start = text[: limit // 3].rpartition("\n")[0] or text[: limit // 3]

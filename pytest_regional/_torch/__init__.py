@@ -1,9 +1,10 @@
-"""All access to private PyTorch symbols, one function per symbol.
+"""All access to private PyTorch symbols, one function or declaration per symbol.
 
 When PyTorch changes, only this package breaks. Each function accesses one private symbol, or one small family that
-changes together, and its docstring gives the torch versions it was checked on. A missing symbol raises
-:class:`MissingTorchSymbolError` with the symbol and the installed version, not an ``AttributeError`` deep inside a test
-run.
+changes together. A symbol that is only returned or called is declared, with :func:`fetching`, :func:`calling` or
+:func:`importing`. Where a symbol does not exist in all of the :data:`TESTED` versions, or was read in other ones, its
+function says in which. A missing symbol raises :class:`MissingTorchSymbolError` with the symbol and the installed
+version, not an ``AttributeError`` deep inside a test run.
 
 Modules by area of PyTorch:
 
@@ -37,6 +38,7 @@ import importlib.util
 import re
 import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -83,11 +85,7 @@ def tested_versions() -> str:
 
 
 def private_module(name: str) -> ModuleType:
-    """Import and return module ``name``, even a submodule that its package does not import.
-
-    Raises:
-        MissingTorchSymbolError: naming module and torch version, when it does not exist.
-    """
+    """Import and return module ``name``, even a submodule that its package does not import."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -95,11 +93,7 @@ def private_module(name: str) -> ModuleType:
 
 
 def symbol(module: str, name: str) -> Any:
-    """Return attribute ``name`` of ``module``.
-
-    Raises:
-        MissingTorchSymbolError: naming symbol and torch version, when either does not exist.
-    """
+    """Return attribute ``name`` of ``module``."""
     try:
         value: Any = importlib.import_module(module)
         for part in name.split("."):
@@ -107,6 +101,21 @@ def symbol(module: str, name: str) -> Any:
     except (ImportError, AttributeError) as error:
         raise _missing(f"{module}.{name}") from error
     return value
+
+
+def fetching(module: str, name: str) -> Callable[[], Any]:
+    """Return a function that returns a symbol. It looks it up at each call, so that a test's patch is seen."""
+    return lambda: symbol(module, name)
+
+
+def calling(module: str, name: str) -> Callable[..., Any]:
+    """Return a function that calls a symbol with what it is given; looked up as by :func:`fetching`."""
+    return lambda *arguments, **options: symbol(module, name)(*arguments, **options)
+
+
+def importing(name: str) -> Callable[[], Any]:
+    """Return a function that imports and returns a module, as :func:`private_module`."""
+    return lambda: private_module(name)
 
 
 def _missing(name: str) -> MissingTorchSymbolError:

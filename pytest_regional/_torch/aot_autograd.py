@@ -6,24 +6,23 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from pytest_regional._torch import symbol
+from pytest_regional._torch import calling, fetching, symbol
 from pytest_regional._torch.fx_graphs import ANNOTATION, is_backward_node, is_gradient_sum
-from pytest_regional._torch.patching import PatchPoint, patched, wrapped
+from pytest_regional._torch.patching import Patch, PatchPoint, applied, patched, wrapped
 from pytest_regional._torch.tracing import ambient_context
 
-
-def serializable_compiler_class() -> Any:
-    """``SerializableAOTDispatchCompiler``: AOTAutograd caches only results of such a compiler (2.11 to 2.15)."""
-    return symbol("torch._functorch.aot_autograd", "SerializableAOTDispatchCompiler")
-
-
-def bundled_callable() -> Any:
-    """``BundledAOTAutogradSerializableCallable``: a compiled function with its cache entry (2.11 to 2.15)."""
-    return symbol("torch._dynamo.aot_compile_types", "BundledAOTAutogradSerializableCallable")
+#: The class of compilers whose results AOTAutograd caches (2.11 to 2.15).
+serializable_compiler_class = fetching("torch._functorch.aot_autograd", "SerializableAOTDispatchCompiler")
+#: The class of compiled functions that have their cache entry (2.11 to 2.15).
+bundled_callable = fetching("torch._dynamo.aot_compile_types", "BundledAOTAutogradSerializableCallable")
+#: Turns a compiled function into one that returns its cache entry (2.11 to 2.15).
+with_serialization: Callable[..., Callable[..., Any]] = calling(
+    "torch._functorch._aot_autograd.runtime_wrappers", "SerializableCompiledFunction"
+)
 
 
 def compiler_like(original: Any, compiler: Callable[..., Any]) -> Any:
-    """Return ``compiler`` with the type of ``original`` that AOTAutograd checks for (see above)."""
+    """Return ``compiler`` with the type of ``original`` that AOTAutograd checks for."""
     serializable = serializable_compiler_class()
     if isinstance(original, serializable):
         return serializable(original.output_code_ty, compiler)
@@ -31,7 +30,7 @@ def compiler_like(original: Any, compiler: Callable[..., Any]) -> Any:
 
 
 def partition_function(name: str) -> Callable[..., Any]:
-    """Return AOTAutograd's ``default`` or ``min_cut`` partitioner (``functorch.compile``, 2.11 to 2.15)."""
+    """Return AOTAutograd's ``default`` or ``min_cut`` partitioner (2.11 to 2.15)."""
     names = {"default": "default_partition", "min_cut": "min_cut_rematerialization_partition"}
     return symbol("functorch.compile", names[name])
 
@@ -101,11 +100,8 @@ def buffer_donation(may_be_donated: Callable[[int], bool]) -> Iterator[Sequence[
         yield ()
         return
     chosen = [] if metadata.tokens else [index for index in donated if may_be_donated(index)]
-    metadata.bw_donated_idxs = chosen
-    try:
+    with applied([Patch(metadata, "bw_donated_idxs", chosen)]):
         yield chosen
-    finally:
-        metadata.bw_donated_idxs = donated
 
 
 def without_donation() -> contextlib.AbstractContextManager[None]:
@@ -118,10 +114,7 @@ def without_donation() -> contextlib.AbstractContextManager[None]:
 
 
 def backward_keeps_graph() -> bool:
-    """Return whether the running backward may run again; True outside of a backward.
-
-    ``torch._C._autograd._get_current_graph_task_keep_graph`` (2.11 to 2.15), which AOTAutograd also uses.
-    """
+    """Return whether the running backward may run again; True outside of a backward (2.11 to 2.15)."""
     return bool(symbol("torch._C._autograd", "_get_current_graph_task_keep_graph")())
 
 
@@ -142,12 +135,6 @@ def backwards_inside(
             return original(*arguments, **options)
 
     return wrapped({"engine": engine}, {"engine": run})
-
-
-def with_serialization(compiled: Callable[..., Any], entry: Callable[[], Any]) -> Callable[..., Any]:
-    """``SerializableCompiledFunction``: a compiled function that returns its cache entry (2.11 to 2.15)."""
-    module = "torch._functorch._aot_autograd.runtime_wrappers"
-    return symbol(module, "SerializableCompiledFunction")(compiled, entry)
 
 
 def effect_token_count() -> int:
@@ -172,8 +159,5 @@ def outputs_before_the_users() -> int:
 
 
 def donated_inputs() -> tuple[int, ...]:
-    """Return the positions of inputs of the graph that is being compiled whose memory it may use again.
-
-    ``bw_donated_idxs`` of AOTAutograd's metadata: saved tensors of a backward (2.11 to 2.15).
-    """
+    """Return the positions of saved tensors whose memory the backward being compiled may reuse (2.11 to 2.15)."""
     return tuple(getattr(_metadata(), "bw_donated_idxs", None) or ())

@@ -20,7 +20,7 @@ from typing import Any
 
 from pytest_regional._base.cache_keys import CacheKey
 from pytest_regional._base.errors import RegionalError
-from pytest_regional._torch import private_module, symbol
+from pytest_regional._torch import fetching, private_module, symbol
 from pytest_regional._torch.compile_phases import logged
 from pytest_regional._torch.config import FUNCTORCH, INDUCTOR, dynamo_config, functorch_config, inductor_config
 from pytest_regional._torch.dynamo import counters
@@ -65,6 +65,9 @@ def why_unserializable(artifact: Any) -> str:
 
 
 _MODULE = "torch._functorch._aot_autograd.autograd_cache"
+
+#: AOTAutograd's cache of whole results (2.11 to 2.15).
+cache_class = fetching(_MODULE, "AOTAutogradCache")
 
 
 class UncacheableGraphError(RegionalError):
@@ -288,11 +291,6 @@ def looked_up(mod: Any, args: list[Any], aot_config: Any, *rest: Any, **named: A
     return GraphLookup(graph, args, aot_config, (rest[0],) if paths is None else (rest[0], paths))
 
 
-def cache_class() -> Any:
-    """``AOTAutogradCache``, AOTAutograd's cache of whole results (2.11 to 2.15)."""
-    return symbol(_MODULE, "AOTAutogradCache")
-
-
 def caches_are_on() -> bool:
     """Return whether the user lets PyTorch cache AOTAutograd's results (2.11 to 2.15).
 
@@ -302,18 +300,14 @@ def caches_are_on() -> bool:
 
 
 def entries_are_wanted() -> bool:
-    """Return whether entries are made for graphs without a key, as when Dynamo compiles ahead of time.
-
-    ``torch._functorch.config.bypass_autograd_cache_key`` (2.11 to 2.15).
-    """
+    """Return whether graphs without a key get entries, as when Dynamo compiles ahead of time (2.11 to 2.15)."""
     return bool(functorch_config().bypass_autograd_cache_key)
 
 
 def bypasses_are_errors() -> bool:
-    """Return whether the user wants an error when something is not cached.
+    """Return whether the user wants an error when something is not cached (2.11 to 2.15).
 
-    ``torch._functorch.config.strict_autograd_cache`` or ``torch._dynamo.config.strict_precompile`` (2.11 to 2.15).
-    Compiling ahead of time sets the first as well, with ``bypass_autograd_cache_key`` so that nothing needs a key.
+    Compiling ahead of time asks for that as well, but needs no key.
     """
     strict = functorch_config().strict_autograd_cache or dynamo_config().strict_precompile
     return bool(strict) and not entries_are_wanted()
@@ -333,10 +327,7 @@ def count_outcome(outcome: str, reason: str = "") -> None:
 
 
 def all_ranks_agree(found: bool) -> bool:
-    """Return whether a hit may be used: with several ranks only if all hit (``sync_cache_decision_cross_ranks``).
-
-    New in 2.15; before, PyTorch did not consult the other ranks.
-    """
+    """Return whether a hit may be used: with several ranks only if all hit. Before 2.15 PyTorch asks no other rank."""
     if not _has("sync_cache_decision_cross_ranks"):
         return found
     return bool(symbol(_MODULE, "sync_cache_decision_cross_ranks")(found)) and found

@@ -9,20 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pytest_regional._torch import symbol
+from pytest_regional._torch import calling, fetching, symbol
 from pytest_regional._torch.autograd_cache import cache_class
 from pytest_regional._torch.inductor import compiled_fx_graph
 from pytest_regional._torch.patching import PatchPoint, wrapped
 from pytest_regional._torch.tracing import compile_lock
-
-
-def clear_inductor_caches() -> None:
-    """Clear loaded code and every in-memory cache that Inductor registers for a fresh cache (2.11 to 2.15)."""
-    symbol("torch._inductor.utils", "clear_caches")()
-
-
-def _portable_artifacts() -> Any:
-    return symbol("torch.compiler._cache", "CacheArtifactManager")
 
 
 def record_portable(key: str, content: bytes) -> None:
@@ -38,10 +29,7 @@ def record_portable(key: str, content: bytes) -> None:
 
 
 def portable_folder(key: str) -> Path:
-    """Return the directory into which loading writes entries under ``key``.
-
-    ``AOTAutogradCache._get_tmp_dir_for_key`` (2.11 to 2.15): below Inductor's cache directory.
-    """
+    """Return the directory, below Inductor's, into which loading writes entries under ``key`` (2.11 to 2.15)."""
     return Path(cache_class()._get_tmp_dir_for_key(key))
 
 
@@ -51,14 +39,17 @@ def clear_portable() -> None:
 
 
 def inductor_cache_dir() -> Path:
-    """Return Inductor's current cache directory, created if missing.
-
-    ``torch._inductor.runtime.cache_dir_utils.cache_dir`` (2.11 to 2.15); it follows ``TORCHINDUCTOR_CACHE_DIR``.
-    """
+    """Return Inductor's cache directory, by ``TORCHINDUCTOR_CACHE_DIR``, created if missing (2.11 to 2.15)."""
     return Path(symbol("torch._inductor.runtime.cache_dir_utils", "cache_dir")())
 
 
 _CODECACHE = "torch._inductor.codecache"
+
+#: Clears loaded code and every in-memory cache that Inductor registers for a fresh cache (2.11 to 2.15).
+clear_inductor_caches = calling("torch._inductor.utils", "clear_caches")
+_portable_artifacts = fetching("torch.compiler._cache", "CacheArtifactManager")
+#: Generated modules (2.11 to 2.15).
+_python_code_cache = fetching(_CODECACHE, "PyCodeCache")
 
 
 class CodeFile(NamedTuple):
@@ -80,10 +71,9 @@ def code_files(artifact: Any) -> tuple[CodeFile, ...]:
 
 
 def code_files_of_entry(entry: Any) -> tuple[CodeFile, ...]:
-    """Return the code files of an entry of AOTAutograd's cache.
+    """Return the code files of an entry of AOTAutograd's cache (2.11 to 2.15).
 
-    ``CompiledFxGraph.source_code``, ``cache_key`` and ``get_path`` (2.11 to 2.15) name the source. The libraries are
-    those whose functions are in its module, each with Inductor's ``key``. Other output code brings its own files.
+    The libraries are those whose functions are in its module. Other output code brings its own files.
     """
     results = [part.result for part in (entry.compiled_fw, entry.compiled_bw) if part is not None]
     graphs = [result for result in results if isinstance(result, compiled_fx_graph())]
@@ -146,14 +136,6 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _python_code_cache() -> Any:
-    """``torch._inductor.codecache.PyCodeCache``: generated modules (2.11 to 2.15)."""
-    return symbol(_CODECACHE, "PyCodeCache")
-
-
 def load_source(source: str, name: str) -> Any:
-    """Return ``name`` from the module with this ``source``, cached as Inductor caches modules.
-
-    ``torch._inductor.codecache.PyCodeCache.load`` (2.11 to 2.15).
-    """
+    """Return ``name`` from the module with this ``source``, cached as Inductor caches modules (2.11 to 2.15)."""
     return getattr(_python_code_cache().load(source), name)

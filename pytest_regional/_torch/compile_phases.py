@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from pytest_regional._base.errors import RegionalValueError
 from pytest_regional._base.text import unknown_name
-from pytest_regional._torch import MissingTorchSymbolError, private_module, symbol
+from pytest_regional._torch import MissingTorchSymbolError, calling, private_module
 from pytest_regional._torch.patching import COMPILE_STAGES, PatchPoint, missing, wrapped
 
 #: In the order of a compile. ``passes`` are the pre-grad, joint and post-grad passes, ``inductor`` its lowering,
@@ -34,11 +34,7 @@ CLOCK_NAMES = ("wall", "cpu")
 
 
 def checked_phase(name: str | None) -> str:
-    """Return the name of a phase, :data:`TOTAL` for ``None``.
-
-    Raises:
-        RegionalValueError: it is none.
-    """
+    """Return the name of a phase, :data:`TOTAL` for ``None``."""
     if name is None or name == TOTAL:
         return TOTAL
     if name not in PHASES:
@@ -231,10 +227,5 @@ def unmeasured() -> frozenset[str]:
     return frozenset(lost)
 
 
-def logged(name: str) -> contextlib.AbstractContextManager[Any]:
-    """Log a step of a backend in PyTorch's traces, as it logs its own: ``dynamo_timed`` (2.11 to 2.15).
-
-    Args:
-        name: ``regional.cache`` or ``regional.passes``.
-    """
-    return symbol("torch._dynamo.utils", "dynamo_timed")(name)
+#: Logs a step of a backend, ``regional.cache`` or ``regional.passes``, in PyTorch's traces, as it logs its own.
+logged = calling("torch._dynamo.utils", "dynamo_timed")

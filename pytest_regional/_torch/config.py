@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import importlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Literal, get_args
 
-from pytest_regional._torch import private_module, symbol
+from pytest_regional._torch import fetching, importing, private_module, symbol
 from pytest_regional._torch.patching import PatchPoint, missing, wrapped
+
+#: The marker of a setting that was not set (2.11 to 2.15).
+_unset = fetching("torch.utils._config_module", "_UNSET_SENTINEL")
 
 
 def pre_grad_custom_passes() -> tuple[Any, ...]:
@@ -26,7 +28,11 @@ def pre_grad_custom_passes() -> tuple[Any, ...]:
 INDUCTOR = "torch._inductor.config"
 DYNAMO = "torch._dynamo.config"
 FUNCTORCH = "torch._functorch.config"
+#: Each is a ``torch.utils._config_module.ConfigModule`` (2.11 to 2.15).
 CONFIG_MODULES = (INDUCTOR, DYNAMO, FUNCTORCH)
+inductor_config = importing(INDUCTOR)
+dynamo_config = importing(DYNAMO)
+functorch_config = importing(FUNCTORCH)
 
 #: Configuration modules that may not be imported yet.
 MORE_CONFIG_MODULES = (
@@ -41,19 +47,9 @@ MORE_CONFIG_MODULES = (
 GENERATED_MODULES = "torch._inductor.runtime.compile_tasks."
 
 
-def config_module(name: str) -> Any:
-    """Return one of :data:`CONFIG_MODULES`; each is a ``torch.utils._config_module.ConfigModule`` (2.11 to 2.15)."""
-    return importlib.import_module(name)
-
-
 def config_values(name: str) -> dict[str, Any]:
     """Return a snapshot of every setting of configuration module ``name``, containers copied."""
-    return config_module(name).get_config_copy()
-
-
-def _unset() -> Any:
-    """Return the marker of a setting that was not set: ``torch.utils._config_module`` (2.11 to 2.15)."""
-    return symbol("torch.utils._config_module", "_UNSET_SENTINEL")
+    return private_module(name).get_config_copy()
 
 
 def config_state(name: str) -> dict[str, Any]:
@@ -104,7 +100,7 @@ def changed_values(name: str) -> dict[str, Any]:
 
 def set_config(name: str, key: str, value: Any) -> None:
     """Write one setting; isolation restores settings with it."""
-    module = config_module(name)
+    module = private_module(name)
     if key not in module._config:
         raise KeyError(f"{name}.{key}")
     setattr(module, key, value)
@@ -112,12 +108,8 @@ def set_config(name: str, key: str, value: Any) -> None:
 
 @contextlib.contextmanager
 def patched_config(name: str, values: Mapping[str, Any]) -> Iterator[None]:
-    """Hold ``values`` in configuration module ``name`` while the context lasts.
-
-    Raises:
-        KeyError: that module has no setting of this name.
-    """
-    module = config_module(name)
+    """Hold ``values`` in configuration module ``name`` while the context lasts."""
+    module = private_module(name)
     for key in values:
         if key not in module._config:
             raise KeyError(key)
@@ -127,22 +119,7 @@ def patched_config(name: str, values: Mapping[str, Any]) -> Iterator[None]:
 
 def config_names(name: str) -> frozenset[str]:
     """Return the settings of configuration module ``name``, dotted where nested (``triton.cudagraphs``)."""
-    return frozenset(config_module(name)._config)
-
-
-def inductor_config() -> Any:
-    """Return Inductor's configuration module."""
-    return private_module(INDUCTOR)
-
-
-def functorch_config() -> Any:
-    """Return AOTAutograd's configuration module."""
-    return private_module(FUNCTORCH)
-
-
-def dynamo_config() -> Any:
-    """Return Dynamo's configuration module."""
-    return private_module(DYNAMO)
+    return frozenset(private_module(name)._config)
 
 
 def inductor_config_type(name: str) -> Any:
@@ -175,10 +152,7 @@ def region_compile_settings(configs: Mapping[str, Any], name: str) -> Iterator[N
 
 
 def global_state() -> dict[str, Any]:
-    """Return the global state that Dynamo guards, by name: ``GlobalStateGuard`` (2.11 to 2.15).
-
-    Grad mode, autocast, default dtype, threads, determinism, precision.
-    """
+    """Return the global state that Dynamo guards, by name: grad mode, autocast, threads and more (2.11 to 2.15)."""
     return symbol("torch._C._dynamo.guards", "GlobalStateGuard")().__getstate__()
 
 
@@ -218,10 +192,7 @@ def random_numbers_are_functional() -> bool:
 
 
 def portable_settings() -> dict[str, Any]:
-    """Return the settings of Inductor and AOTAutograd that affect results, as PyTorch's caches choose them.
-
-    ``save_config_portable`` of both configuration modules omits paths, traces and numbers of workers (2.11 to 2.15).
-    """
+    """Return the settings of Inductor and AOTAutograd that affect results, as PyTorch chooses them (2.11 to 2.15)."""
     modules = {"inductor": inductor_config(), "functorch": functorch_config()}
     return {name: module.save_config_portable(ignore_private_configs=False) for name, module in modules.items()}
 
@@ -257,19 +228,15 @@ def training_artifacts() -> AbstractContextManager[Any]:
 
 
 def remote_cache_settings() -> tuple[bool | None, bool | None]:
-    """Return the settings ``enable_remote_autograd_cache`` and ``fx_graph_remote_cache``; ``None`` is unset.
+    """Return the settings of AOTAutograd's and Inductor's remote caches (2.11 to 2.15).
 
-    ``torch._functorch.config`` and ``torch._inductor.config`` (2.11 to 2.15). Outside Meta, PyTorch treats ``None`` as
-    off, even if a Redis host is named.
+    Outside Meta, PyTorch treats ``None``, unset, as off, even if a Redis host is named.
     """
     return functorch_config().enable_remote_autograd_cache, inductor_config().fx_graph_remote_cache
 
 
 def backward_lowered_at_once() -> AbstractContextManager[Any]:
-    """Lower the backward with the forward, not at the first ``backward()``.
-
-    ``torch._functorch.config.force_non_lazy_backward_lowering`` (2.11 to 2.15).
-    """
+    """Lower the backward with the forward, not at the first ``backward()`` (2.11 to 2.15)."""
     return functorch_config().patch(force_non_lazy_backward_lowering=True)
 
 
@@ -290,10 +257,7 @@ def recompiles_allowed(number: int) -> AbstractContextManager[Any]:
 
 
 def settings_for_emulation() -> AbstractContextManager[Any]:
-    """Hold Inductor's settings for generating code for a device that is not present.
-
-    Kernels are compiled in this process and never benchmarked; names as in 2.11 to 2.15.
-    """
+    """Hold settings for an absent device: kernels are compiled in this process, none is timed (2.11 to 2.15)."""
     return inductor_config().patch({"compile_threads": 1, "triton.autotune_at_compile_time": False})
 
 

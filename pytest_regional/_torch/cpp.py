@@ -16,11 +16,7 @@ from pytest_regional._torch.patching import AnsweredError, PatchPoint, patched, 
 
 
 def cpp_compiler() -> tuple[str, str]:
-    """Return path and version text of Inductor's C++ compiler, two empty strings if there is none.
-
-    ``torch._inductor.cpp_builder.get_cpp_compiler`` and ``get_compiler_version_info`` (2.11 to 2.15). PyTorch needs and
-    caches both, so this adds no run of the compiler.
-    """
+    """Return path and version text of Inductor's C++ compiler, which PyTorch caches, or empty ones (2.11 to 2.15)."""
     missing: type[Exception] = symbol("torch._inductor.exc", "InvalidCxxCompiler")
     try:
         compiler: str = symbol("torch._inductor.cpp_builder", "get_cpp_compiler")()
@@ -42,10 +38,7 @@ def vector_instructions() -> tuple[str, ...]:
 
 
 def described_processor() -> tuple[str, ...]:
-    """Return Linux's description of the first CPU, line by line; all CPUs of a machine are assumed equal.
-
-    Empty where there is no ``/proc/cpuinfo``.
-    """
+    """Return Linux's description of the first CPU, line by line, as if all were equal; empty on other systems."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -27,10 +27,7 @@ def has_distributed() -> bool:
 
 
 def functionalize_collectives(gm: Any) -> bool:
-    """Rewrite ``c10d.allreduce_`` to its functional form, in place; return whether this torch supports it.
-
-    ``torch._inductor._functionalize_collectives`` (2.13, 2.15; 2.11 has none).
-    """
+    """Rewrite ``c10d.allreduce_`` to its functional form, in place; return whether this torch can (2.13, 2.15)."""
     if torch_version() < (2, 13):
         return False
     module = private_module("torch._inductor._functionalize_collectives")

@@ -10,17 +10,29 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from pytest_regional._torch import symbol
+from pytest_regional._torch import calling, fetching, symbol
 from pytest_regional._torch.aot_autograd import bundled_callable, partition_function, serializable_compiler_class
 from pytest_regional._torch.config import dynamo_config
 from pytest_regional._torch.fx_graphs import preserve_node_meta
 from pytest_regional._torch.patching import COMPILE_STAGES, PatchPoint, patched, wrapped
 from pytest_regional._torch.tracing import ambient_context, fake_mode_of, new_fake_mode, tracing
 
-
-def counters() -> Any:
-    """``torch._dynamo.utils.counters``: Dynamo's live counters, a dictionary of dictionaries (2.11 to 2.15)."""
-    return symbol("torch._dynamo.utils", "counters")
+#: Dynamo's live counters, a dictionary of dictionaries (2.11 to 2.15).
+counters = fetching("torch._dynamo.utils", "counters")
+#: Clears everything that Dynamo compiled, in 0.4 ms (2.11 to 2.15).
+reset_dynamo = calling("torch._dynamo", "reset")
+#: Restores a stance from :func:`compiler_stance` (2.11 to 2.15).
+set_compiler_stance = calling("torch._dynamo.eval_frame", "_set_stance")
+#: The symbols of floats that the next trace makes constant (2.11 to 2.15).
+_constant_floats = fetching("torch._dynamo.symbolic_convert", "TensorifyState")
+#: Raised where AOTAutograd cannot compile with a float as an input (2.11 to 2.15).
+float_restart = fetching("torch._dynamo.exc", "TensorifyScalarRestartAnalysis")
+#: Makes a Dynamo backend from compilers and a partitioner (2.11 to 2.15).
+aot_autograd = calling("torch._dynamo.backends.common", "aot_autograd")
+#: What ``lookup_backend`` raises for an unknown name (2.11 to 2.15).
+invalid_backend_error = fetching("torch._dynamo.exc", "InvalidBackend")
+#: PyTorch's compiler of regions, ``regional_inductor(gm, *inputs)`` (2.11 to 2.15).
+regional_inductor = fetching("torch.fx.passes.regional_inductor", "regional_inductor")
 
 
 def aot_counters() -> Mapping[str, int]:
@@ -34,16 +46,8 @@ def cache_reasons(outcome: str) -> Mapping[str, int]:
 
 
 def regional_fallbacks() -> int:
-    """Return how many regions fell back to eager, from Dynamo's counter ``regional/fallbacks``.
-
-    Backends of regional compilation report it there; PyTorch's own never falls back (2.11 to 2.15).
-    """
+    """Return how many regions backends report as run eagerly; PyTorch's own never falls back (2.11 to 2.15)."""
     return int(counters()["regional"]["fallbacks"])
-
-
-def reset_dynamo() -> None:
-    """Clear everything Dynamo compiled (``torch._dynamo.reset``: 0.4 ms, 2.11 to 2.15)."""
-    symbol("torch._dynamo", "reset")()
 
 
 _STANCE = {
@@ -55,11 +59,6 @@ _STANCE = {
 def compiler_stance() -> Any:
     """Return the stance set by ``torch.compiler.set_stance`` (``torch._dynamo.eval_frame``, 2.11 to 2.15)."""
     return _STANCE["stance"].current()
-
-
-def set_compiler_stance(stance: Any) -> None:
-    """Restore a stance from :func:`compiler_stance`."""
-    symbol("torch._dynamo.eval_frame", "_set_stance")(stance)
 
 
 def clear_compile_counters() -> None:
@@ -83,10 +82,7 @@ def restart_exceptions() -> tuple[type[Exception], ...]:
 
 
 def float_inputs(gm: Any) -> dict[int, str]:
-    """Return the symbols of the inputs of Dynamo's graph that stand for float arguments, by position.
-
-    Such an input is a tensor whose ``item_memo`` is symbolic (``FakeTensor``, 2.11 to 2.15).
-    """
+    """Return, by position, the symbols of inputs of Dynamo's graph that stand for float arguments (2.11 to 2.15)."""
     found = {}
     for position, node in enumerate(gm.graph.find_nodes(op="placeholder")):
         number = getattr(node.meta.get("example_value"), "item_memo", None)
@@ -101,16 +97,6 @@ def constant_floats(floats: Mapping[int, str]) -> tuple[int, ...]:
     return tuple(position for position, name in floats.items() if _constant_floats().should_specialize(name))
 
 
-def _constant_floats() -> Any:
-    """Return the symbols of floats that the next trace makes constant: ``TensorifyState`` (2.11 to 2.15)."""
-    return symbol("torch._dynamo.symbolic_convert", "TensorifyState")
-
-
-def float_restart() -> type[Exception]:
-    """``TensorifyScalarRestartAnalysis``: AOTAutograd cannot compile with a float as an input (2.11 to 2.15)."""
-    return symbol("torch._dynamo.exc", "TensorifyScalarRestartAnalysis")
-
-
 def restart_with_constant(names: Iterable[str]) -> NoReturn:
     """Make Dynamo trace the frame again, with these symbols of :func:`float_inputs` as constants."""
     for name in names:
@@ -121,11 +107,6 @@ def restart_with_constant(names: Iterable[str]) -> NoReturn:
 def count_fallback() -> None:
     """Count a region that runs eagerly, in ``torch._dynamo.utils.counters["regional"]["fallbacks"]`` (2.11 to 2.15)."""
     counters()["regional"]["fallbacks"] += 1
-
-
-def aot_autograd(**options: Any) -> Callable[..., Any]:
-    """``torch._dynamo.backends.common.aot_autograd`` (2.11 to 2.15)."""
-    return symbol("torch._dynamo.backends.common", "aot_autograd")(**options)
 
 
 def guards_untimed() -> contextlib.AbstractContextManager[None]:
@@ -164,10 +145,7 @@ def aot_eager_backend(partitioner: str) -> Callable[..., Any]:
 def aot_eager_within(
     partitioner: str, around: Callable[[], contextlib.AbstractContextManager[Any]]
 ) -> Callable[..., Any]:
-    """Return AOTAutograd alone with a partitioner, each call of a graph in a context that ``around`` makes.
-
-    ``functorch.compile.make_boxed_func`` (2.11 to 2.15).
-    """
+    """Return AOTAutograd alone with a partitioner, each graph called in a context of ``around`` (2.11 to 2.15)."""
 
     def compiler(gm: Any, inputs: Any) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
@@ -197,18 +175,10 @@ def registered_backend(name: str) -> Callable[..., Any]:
 
 
 def registered_names(wanted: str = "") -> tuple[str, ...]:
-    """Return the names that ``torch.compile`` takes (``torch._dynamo.list_backends``, 2.11 to 2.15).
-
-    Backends for debugging and experiments are left out, except for ``wanted``.
-    """
+    """Return the names that ``torch.compile`` takes; of those for debugging only ``wanted`` (2.11 to 2.15)."""
     list_backends = symbol("torch._dynamo.backends.registry", "list_backends")
     every = list_backends(exclude_tags=())
     return (*list_backends(), *(name for name in every if name == wanted and name not in list_backends()))
-
-
-def invalid_backend_error() -> type[Exception]:
-    """Return what ``lookup_backend`` raises for an unknown name (``torch._dynamo.exc``, 2.11 to 2.15)."""
-    return symbol("torch._dynamo.exc", "InvalidBackend")
 
 
 def regional_inductor_pass() -> Callable[..., Any]:
@@ -225,11 +195,7 @@ def regional_inductor_pass() -> Callable[..., Any]:
 
 
 def compilers_of(backend: Any) -> tuple[Any, ...]:
-    """Return the compilers given to ``aot_autograd(...)``, or the one in AOTAutograd's wrapper.
-
-    They are in the ``kwargs`` of an ``AotAutograd``, or the ``compiler_fn`` of a ``SerializableAOTDispatchCompiler``
-    (2.11 to 2.15); nothing else has any.
-    """
+    """Return the compilers given to ``aot_autograd(...)``, or the one in AOTAutograd's wrapper (2.11 to 2.15)."""
     if isinstance(backend, symbol("torch._dynamo.backends.common", "AotAutograd")):
         names = ("fw_compiler", "bw_compiler", "inference_compiler")
         return tuple(backend.kwargs[name] for name in names if backend.kwargs.get(name) is not None)
@@ -243,11 +209,6 @@ def dynamo_backend_of(output_graph: Any) -> Any:
     return output_graph.compiler_fn
 
 
-def regional_inductor() -> Callable[..., Any]:
-    """Return PyTorch's compiler of regions, ``regional_inductor(gm, *inputs)`` (2.11 to 2.15)."""
-    return symbol("torch.fx.passes.regional_inductor", "regional_inductor")
-
-
 _thread = threading.local()
 _lock = threading.Lock()
 _entered = 0
@@ -255,10 +216,9 @@ _eager = contextlib.ExitStack()
 
 
 def original_of(program: Any) -> Any:
-    """Return the function or module that ``torch.compile`` wrapped; anything else unchanged.
+    """Return the function or module that ``torch.compile`` wrapped; anything else unchanged (2.11 to 2.15).
 
-    A module is in the ``_orig_mod`` of an ``OptimizedModule``, a function in ``_torchdynamo_orig_callable`` (2.11 to
-    2.15). A module compiled in place (``module.compile()``) is itself; see :func:`to_compile`.
+    A module compiled in place (``module.compile()``) is itself; see :func:`to_compile`.
     """
     compiled_module = symbol("torch._dynamo.eval_frame", "OptimizedModule")
     while True:
@@ -362,11 +322,7 @@ def backend_behind(wrapped: Any) -> Any:
 def aot_compile(
     fn: Callable[..., Any], inputs: Sequence[Any], backend: Callable[..., Any], dynamic: bool | None
 ) -> Any:
-    """Compile ``fn`` for ``inputs`` as one graph, without running it, to a callable with Dynamo's guards.
-
-    ``torch.compile(...).aot_compile``, which ``torch._dynamo.config.enable_aot_compile`` switches on (2.11 to 2.15).
-    The result is a ``torch._dynamo.aot_compile.AOTCompiledFunction``.
-    """
+    """Compile ``fn`` for ``inputs`` as one graph, without running it; the result has Dynamo's guards (2.11 to 2.15)."""
 
     def serializable(gm: Any, example_inputs: Any) -> Any:
         # 2.11 accepts nothing else from a backend that is not Inductor.
@@ -393,11 +349,7 @@ def load_function(data: bytes) -> Any:
 
 
 def guard_failure(compiled: Any, arguments: Sequence[Any]) -> str:
-    """Return why the guards of a compiled function do not hold for ``arguments``; empty where they do.
-
-    ``AOTCompiledFunction.guard_check``; ``check_verbose`` of its guard manager says which guard failed, in
-    ``verbose_code_parts`` (2.11 to 2.15).
-    """
+    """Return which guards of a compiled function do not hold for ``arguments``; empty where all do (2.11 to 2.15)."""
     if compiled.guard_check(*arguments):
         return ""
     info = compiled._artifacts.guard_manager.check_verbose(compiled.prepare_f_locals(*arguments))

@@ -10,19 +10,42 @@ import operator
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
-from pytest_regional._torch import symbol
+from pytest_regional._torch import calling, fetching, symbol
 from pytest_regional._torch.tracing import fake_execution, is_symbolic, without_writes
+
+#: The context in which new nodes inherit the current metadata (2.11 to 2.15).
+preserve_node_meta = calling("torch.fx.traceback", "preserve_node_meta")
+#: Generates code that takes one list of inputs and clears it (2.11 to 2.15).
+_boxed_codegen = fetching("torch.fx.graph", "_BoxedCodeGen")
+_make_fx = fetching("torch.fx.experimental.proxy_tensor", "make_fx")
+_new_graph = calling("torch.fx", "Graph")
+_graph_module = functools.cache(fetching("torch.fx", "GraphModule"))
+#: Builds a GraphModule of a module, or attributes by name, a graph and the name of its class (2.11 to 2.15). Its Python
+#: code is generated when first needed: most partitions go to Inductor and are never called as Python, and code for ten
+#: thousand of them takes ten seconds.
+lazy_graph_module = calling("torch.fx._lazy_graph_module", "_LazyGraphModule")
+#: Moves nodes behind their inputs, as Inductor does after its pre-grad passes (2.11 to 2.15); refuses cycles.
+sort_topologically = calling("torch._inductor.pattern_matcher", "stable_topological_sort")
+#: What tracers keep of a tensor as ``tensor_meta`` (2.11 to 2.15).
+tensor_metadata = calling("torch.fx.passes.shape_prop", "_extract_tensor_metadata")
+#: A copy of a fake value, as tracers keep in ``val``; later size changes do not affect it (2.11 to 2.15).
+snapshot = calling("torch.fx.experimental.proxy_tensor", "extract_val")
+#: Returns ``([(key path, leaf), ...], spec)`` (2.11 to 2.15).
+flatten_with_path = calling("torch.utils._pytree", "tree_flatten_with_path")
+#: Returns a structure with every leaf replaced, given a function and the structure (2.11 to 2.15).
+map_leaves = calling("torch.utils._pytree", "tree_map")
+#: Returns the leaves and the structure (2.11 to 2.15).
+flatten: Callable[[Any], tuple[list[Any], Any]] = calling("torch.utils._pytree", "tree_flatten")
+#: Puts leaves back into a structure (2.11 to 2.15).
+unflatten = calling("torch.utils._pytree", "tree_unflatten")
+#: Returns only the leaves (2.11 to 2.15).
+leaves_of = calling("torch.utils._pytree", "tree_leaves")
 
 
 def graph_module_in(result: Any) -> Any:
-    """Return a compiler's result without the wrappers around it.
-
-    ``torch._dynamo.disable`` puts a module into ``_orig_mod``, ``RegionalOutputCode`` into ``_graph_module`` (2.11 to
-    2.15).
-    """
+    """Return a compiler's result without the wrappers of Dynamo and of output code around it (2.11 to 2.15)."""
     for attribute in ("_orig_mod", "_graph_module"):
         result = getattr(result, attribute, result)
     return result
@@ -80,29 +103,10 @@ def _edits(one: str, other: str) -> int:
     return row[-1]
 
 
-def preserve_node_meta(enable: bool = True) -> AbstractContextManager[None]:
-    """``torch.fx.traceback.preserve_node_meta``: whether new nodes inherit the current metadata (2.11 to 2.15)."""
-    return symbol("torch.fx.traceback", "preserve_node_meta")(enable)
-
-
-def _boxed_codegen() -> Any:
-    """``torch.fx.graph._BoxedCodeGen``: code that takes one list of inputs and clears it (2.11 to 2.15)."""
-    return symbol("torch.fx.graph", "_BoxedCodeGen")
-
-
 def use_boxed_codegen(gm: Any) -> None:
     """Make ``gm`` take one list of inputs and clear it, with ``torch.fx.graph._BoxedCodeGen`` (2.11 to 2.15)."""
     gm.graph.set_codegen(_boxed_codegen()())
     gm.recompile()
-
-
-def lazy_graph_module(root: Any, graph: Any, class_name: str) -> Any:
-    """Build a GraphModule of ``root``, a module or attributes by name; its Python code is generated when first needed.
-
-    ``torch.fx._lazy_graph_module._LazyGraphModule`` (2.11 to 2.15). Most partitions go to Inductor and are never called
-    as Python; generating code for ten thousand of them takes ten seconds.
-    """
-    return symbol("torch.fx._lazy_graph_module", "_LazyGraphModule")(root, graph, class_name)
 
 
 def replace_graph(gm: Any, graph: Any) -> None:
@@ -114,25 +118,13 @@ def replace_graph(gm: Any, graph: Any) -> None:
     graph.owning_module = gm
 
 
-@functools.cache
-def _graph_module() -> type:
-    return symbol("torch.fx", "GraphModule")
-
-
-def _new_graph(*arguments: Any) -> Any:
-    return symbol("torch.fx", "Graph")(*arguments)
-
-
 def is_graph_module(value: Any) -> bool:
     """Return whether ``value`` is a ``torch.fx.GraphModule``."""
     return isinstance(value, _graph_module())
 
 
 def is_backward_node(node: Any) -> bool:
-    """Return whether AOTAutograd marked a node of a joint graph as part of the backward.
-
-    ``meta["partitioner_tag"]`` and, for sums of gradients, ``meta["is_gradient_acc"]`` (2.11 to 2.15).
-    """
+    """Return whether AOTAutograd marked a node of a joint graph as part of the backward (2.11 to 2.15)."""
     return bool(node.meta.get("partitioner_tag") == "is_backward")
 
 
@@ -166,10 +158,6 @@ def node_for_number(graph: Any, value: Any, symbols: Mapping[str, Any]) -> Any:
     return getattr(result, "node", result)
 
 
-def _make_fx() -> Any:
-    return symbol("torch.fx.experimental.proxy_tensor", "make_fx")
-
-
 def trace_to_aten(function: Callable[..., Any], inputs: tuple[Any, ...], *, dynamic: bool) -> Any:
     """Trace with ``torch.fx.experimental.proxy_tensor.make_fx`` on fake tensors (2.11 to 2.15).
 
@@ -180,10 +168,7 @@ def trace_to_aten(function: Callable[..., Any], inputs: tuple[Any, ...], *, dyna
 
 
 def trace_functional(function: Callable[..., Any], fakes: tuple[Any, ...]) -> Any:
-    """Trace with ``make_fx`` in the mode of ``fakes``, without writes but those to inputs, as AOTAutograd does.
-
-    ``torch.func.functionalize``, no decompositions, dead nodes left out; annotations are kept (2.11 to 2.15).
-    """
+    """Trace in the mode of ``fakes``, without writes but those to inputs, as AOTAutograd does; with annotations."""
     with preserve_node_meta():
         gm = _make_fx()(without_writes(function))(*fakes)
     gm.graph.eliminate_dead_code()
@@ -208,10 +193,7 @@ def codegen_of(graph: Any) -> Any:
 
 
 def empty_like(gm: Any) -> Any:
-    """Return an empty ``torch.fx.Graph`` with the code generator and tracer of ``gm``.
-
-    ``Graph._tracer_cls``, ``_tracer_extras`` and ``_codegen`` (2.11 to 2.15).
-    """
+    """Return an empty ``torch.fx.Graph`` with the code generator and tracer of ``gm`` (2.11 to 2.15)."""
     old = gm.graph
     graph = _new_graph(gm, getattr(old, "_tracer_cls", None), getattr(old, "_tracer_extras", None))
     graph.set_codegen(codegen_of(old))
@@ -260,10 +242,7 @@ def bodies_of(node: Any, owner: Any = None, *, modules: bool = False) -> list[An
 
 
 def clone_alone(gm: Any) -> Any:
-    """Copy graph and metadata of ``gm``, as a compiler may change the graph it is given; attributes are shared.
-
-    Its Python code is generated when first needed (:func:`lazy_graph_module`).
-    """
+    """Copy graph and metadata of ``gm``, as a compiler may change the graph it is given; attributes are shared."""
     graph = _new_graph()
     graph.output(graph.graph_copy(gm.graph, {}))
     graph.output_node().meta = dict(gm.graph.output_node().meta)
@@ -295,35 +274,11 @@ def rename_node(node: Any, name: str) -> None:
         node._rename(name)
 
 
-def sort_topologically(graph: Any) -> None:
-    """Move nodes behind their inputs, as Inductor does after its pre-grad passes.
-
-    ``torch._inductor.pattern_matcher.stable_topological_sort`` (2.11 to 2.15); a cycle is an ``AssertionError``.
-    """
-    symbol("torch._inductor.pattern_matcher", "stable_topological_sort")(graph)
-
-
 def trace_op(call: Callable[..., Any], values: Sequence[Any], table: Mapping[Any, Any], fake_mode: Any) -> Any:
-    """Trace ``call(*values)`` on fake values with decompositions ``table``, as AOTAutograd does.
-
-    ``make_fx`` in the mode ``real``, within the fake mode of the values (2.11 to 2.15).
-    """
+    """Trace ``call(*values)`` on fake values with decompositions ``table``, as AOTAutograd does (2.11 to 2.15)."""
     tracer = _make_fx()(call, decomposition_table=dict(table))
     with fake_execution(fake_mode):
         return tracer(*values)
-
-
-def tensor_metadata(value: Any) -> Any:
-    """``torch.fx.passes.shape_prop._extract_tensor_metadata``: what tracers keep as ``tensor_meta`` (2.11 to 2.15)."""
-    return symbol("torch.fx.passes.shape_prop", "_extract_tensor_metadata")(value)
-
-
-def snapshot(value: Any) -> Any:
-    """Return a copy of a fake value, as tracers keep in ``val``; later size changes do not affect it.
-
-    ``torch.fx.experimental.proxy_tensor.extract_val`` (2.11 to 2.15).
-    """
-    return symbol("torch.fx.experimental.proxy_tensor", "extract_val")(value)
 
 
 def run_checked(gm: Any, inputs: Sequence[Any], check: Callable[[Any, tuple[Any, ...], Any], None]) -> Any:
@@ -372,36 +327,9 @@ def qualified_name(function: Callable[..., Any]) -> str:
     return f"torch.nn.functional.{last}" if public else name
 
 
-def flatten_with_path(tree: Any) -> tuple[list[tuple[tuple[Any, ...], Any]], Any]:
-    """Return ``([(key path, leaf), ...], spec)``: ``torch.utils._pytree.tree_flatten_with_path`` (2.11 to 2.15)."""
-    paths_and_leaves, spec = symbol("torch.utils._pytree", "tree_flatten_with_path")(tree)
-    return paths_and_leaves, spec
-
-
 def key_string(path: Sequence[Any]) -> str:
     """Return a key path in Python's syntax, ``[0]['h']``: ``torch.utils._pytree.keystr`` (2.11 to 2.15)."""
     return str(symbol("torch.utils._pytree", "keystr")(tuple(path)))
-
-
-def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
-    """Return ``tree`` with every leaf replaced: ``torch.utils._pytree.tree_map`` (2.11 to 2.15)."""
-    return symbol("torch.utils._pytree", "tree_map")(function, tree)
-
-
-def flatten(tree: Any) -> tuple[list[Any], Any]:
-    """Return the leaves and the structure: ``torch.utils._pytree.tree_flatten`` (2.11 to 2.15)."""
-    leaves, spec = symbol("torch.utils._pytree", "tree_flatten")(tree)
-    return leaves, spec
-
-
-def unflatten(leaves: Sequence[Any], spec: Any) -> Any:
-    """Put leaves back into a structure: ``torch.utils._pytree.tree_unflatten`` (2.11 to 2.15)."""
-    return symbol("torch.utils._pytree", "tree_unflatten")(leaves, spec)
-
-
-def leaves_of(tree: Any) -> list[Any]:
-    """Return only the leaves: ``torch.utils._pytree.tree_leaves`` (2.11 to 2.15)."""
-    return symbol("torch.utils._pytree", "tree_leaves")(tree)
 
 
 @contextlib.contextmanager

@@ -9,29 +9,45 @@ import itertools
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_regional._base.errors import RegionalError
-from pytest_regional._torch import private_module, symbol, torch_version
+from pytest_regional._base.errors import RegionalRuntimeError
+from pytest_regional._torch import calling, fetching, private_module, symbol, torch_version
 from pytest_regional._torch.config import inductor_config
 from pytest_regional._torch.patching import COMPILE_STAGES, Maker, PatchPoint, patched, patched_stages, wrapped
 from pytest_regional._torch.tracing import python_dispatcher, without_autocast
 
+_COMPILE_FX = "torch._inductor.compile_fx"
+
+#: Looked up at each call so that a test's patch is seen (2.11 to 2.15).
+standalone_compile = fetching("torch._inductor", "standalone_compile")
+#: What it returns with ``aot=True`` (2.11 to 2.15).
+aot_compiled_artifact: Callable[[], type] = fetching("torch._inductor.standalone_compile", "AOTCompiledArtifact")
+#: Wraps a graph module into something that caches can save (2.11 to 2.15).
+regional_output_code = calling("torch._inductor.output_code", "RegionalOutputCode")
+#: The base of passes that take a ``GraphModule`` (2.11 to 2.15).
+graph_module_pass_base = fetching("torch._inductor.custom_graph_pass", "CustomGraphModulePass")
+#: The base of passes that take a graph, whose ``uuid()`` is part of cache keys (2.11 to 2.15).
+custom_graph_pass_base = fetching("torch._inductor.custom_graph_pass", "CustomGraphPass")
+#: The class of passes that apply patterns to a graph (2.11 to 2.15).
+pattern_matcher_pass = fetching("torch._inductor.pattern_matcher", "PatternMatcherPass")
+#: Inductor's result for a whole graph (2.11 to 2.15).
+compiled_fx_graph = fetching("torch._inductor.output_code", "CompiledFxGraph")
+#: The class that AOTAutograd's cache entries hold (2.11 to 2.15).
+output_code = fetching("torch._inductor.output_code", "OutputCode")
+#: Returns Inductor's table, which depends on settings (2.11 to 2.15).
+inductor_decompositions = calling("torch._inductor.decomposition", "select_decomp_table")
+#: Looked up at each call so that a test's patch is seen (2.11 to 2.15).
+_inner_compile = fetching(_COMPILE_FX, "compile_fx_inner")
+#: Inductor's current state (2.11 to 2.15).
+virtualized = fetching("torch._inductor.virtualized", "V")
+
 
 def is_region_artifact(target: Any) -> bool:
-    """Return whether ``target`` is a function around a result of ``standalone_compile``.
-
-    PyTorch's regional backend and ours put such functions into the graph, with the
-    ``torch._inductor.standalone_compile.AOTCompiledArtifact`` as their ``__wrapped__`` (2.11 to 2.15).
-    """
+    """Return whether ``target``, of a node, is a function around a result of ``standalone_compile`` (2.11 to 2.15)."""
     return isinstance(getattr(target, "__wrapped__", None), aot_compiled_artifact())
-
-
-class LocaleEncodingError(RegionalError, ImportError):
-    """PyTorch does not work with the locale of this process."""
 
 
 @functools.cache
@@ -41,7 +57,7 @@ def import_compilers() -> None:
     With ``-W error`` they would fail the first test that compiles (``torch.jit.script_method``, 2.13 and 2.15).
 
     Raises:
-        LocaleEncodingError: Python's default encoding is ASCII, with which PyTorch cannot read its own files
+        RegionalRuntimeError: Python's default encoding is ASCII, with which PyTorch cannot read its own files
             (``torch._inductor.utils.load_template``, 2.13).
     """
     with warnings.catch_warnings():
@@ -49,15 +65,10 @@ def import_compilers() -> None:
         try:
             private_module("torch._inductor.compile_fx")
         except UnicodeDecodeError as error:
-            raise LocaleEncodingError(
+            raise RegionalRuntimeError(
                 f"PyTorch's Inductor cannot be imported: it reads its own files, which are UTF-8, as "
                 f"{error.encoding}, this locale's encoding. Set PYTHONUTF8=1, or a UTF-8 locale (LC_ALL=C.UTF-8)"
             ) from error
-
-
-def standalone_compile() -> Callable[..., Any]:
-    """``torch._inductor.standalone_compile``, looked up at each call so that a test's patch is seen (2.11 to 2.15)."""
-    return symbol("torch._inductor", "standalone_compile")
 
 
 def donation_arguments(compile_function: Callable[..., Any]) -> dict[str, bool]:
@@ -73,16 +84,6 @@ def donation_arguments(compile_function: Callable[..., Any]) -> dict[str, bool]:
     return {"donate_graph_module": True} if accepts and "donate_graph_module" in parameters[1] else {}
 
 
-def aot_compiled_artifact() -> type:
-    """``torch._inductor.standalone_compile.AOTCompiledArtifact``: what ``aot=True`` returns (2.11 to 2.15)."""
-    return symbol("torch._inductor.standalone_compile", "AOTCompiledArtifact")
-
-
-def regional_output_code(gm: Any) -> Any:
-    """Wrap ``gm`` into ``torch._inductor.output_code.RegionalOutputCode``, which caches can save (2.11 to 2.15)."""
-    return symbol("torch._inductor.output_code", "RegionalOutputCode")(gm)
-
-
 def compiled_output_strides(compiled: Any, outputs: int) -> list[tuple[str, ...] | None]:
     """Strides of a compiled region's ``outputs``, as text, chosen by Inductor; empty if not reported.
 
@@ -96,10 +97,7 @@ def compiled_output_strides(compiled: Any, outputs: int) -> list[tuple[str, ...]
 
 
 def inductor_callable(compiled: Any) -> Callable[[list[Any]], Sequence[Any]] | None:
-    """Return Inductor's code for a region, which takes a list and clears it; None if not reported.
-
-    ``CompiledFxGraph.current_callable``, which AOTAutograd's wrappers pass on as an attribute (2.11, 2.13, 2.15).
-    """
+    """Return Inductor's code for a region, which takes a list and clears it; None if not reported (2.11 to 2.15)."""
     return getattr(getattr(getattr(compiled, "inner_fn", None), "compiled_fn", None), "current_callable", None)
 
 
@@ -108,31 +106,12 @@ def inference_aware_pass_base() -> Any:
     return getattr(private_module("torch._inductor.custom_graph_pass"), "CustomInferenceAwareGraphPass", None)
 
 
-def graph_module_pass_base() -> Any:
-    """Return Inductor's ``CustomGraphModulePass``, which takes a ``GraphModule`` (2.11 to 2.15)."""
-    return symbol("torch._inductor.custom_graph_pass", "CustomGraphModulePass")
-
-
-def pattern_matcher_pass() -> Any:
-    """Return ``torch._inductor.pattern_matcher.PatternMatcherPass``, which applies to a graph (2.11 to 2.15)."""
-    return symbol("torch._inductor.pattern_matcher", "PatternMatcherPass")
-
-
-def custom_graph_pass_base() -> Any:
-    """Return Inductor's ``CustomGraphPass``, whose ``uuid()`` is part of cache keys (2.11 to 2.15)."""
-    return symbol("torch._inductor.custom_graph_pass", "CustomGraphPass")
-
-
 def other_custom_pass_bases() -> tuple[type, ...]:
-    """Return the bases of passes that do not take a plain graph.
-
-    ``CustomGraphModulePass`` takes a ``GraphModule`` (2.11 to 2.15), ``CustomInferenceAwareGraphPass`` a second
-    argument (2.12 and later); the latter is a subclass of ``CustomGraphPass``.
-    """
+    """Return the bases of passes that take a module, or a second argument (2.11 to 2.15)."""
     return tuple(base for base in (graph_module_pass_base(), inference_aware_pass_base()) if base is not None)
 
 
-@contextmanager
+@contextlib.contextmanager
 def appended_passes(**passes: Any) -> Iterator[None]:
     """Run a pass after the configured ones: ``joint_custom_pre_pass=...``, ``post_grad_custom_post_pass=...``.
 
@@ -180,27 +159,9 @@ def kernels_not_built() -> Iterator[None]:
         yield
 
 
-def compiled_fx_graph() -> Any:
-    """``torch._inductor.output_code.CompiledFxGraph``: Inductor's result for a whole graph (2.11 to 2.15)."""
-    return symbol("torch._inductor.output_code", "CompiledFxGraph")
-
-
 def is_boxed(function: Any) -> bool:
     """Return whether a compiled function takes one list and clears it: ``_boxed_call`` (2.11 to 2.15)."""
     return bool(getattr(function, "_boxed_call", False))
-
-
-def output_code() -> Any:
-    """``torch._inductor.output_code.OutputCode``, the class that AOTAutograd's cache entries hold (2.11 to 2.15)."""
-    return symbol("torch._inductor.output_code", "OutputCode")
-
-
-_COMPILE_FX = "torch._inductor.compile_fx"
-
-
-def inductor_decompositions() -> Mapping[Any, Callable[..., Any]]:
-    """``torch._inductor.decomposition.select_decomp_table``, which depends on settings (2.11 to 2.15)."""
-    return symbol("torch._inductor.decomposition", "select_decomp_table")()
 
 
 def new_shared_state(gm: Any) -> Any:
@@ -245,23 +206,9 @@ def compile_backward(gm: Any, example_inputs: Sequence[Any], state: Any) -> Any:
     )
 
 
-def _inner_compile() -> Callable[..., Any]:
-    """``compile_fx_inner``, looked up at each call so that a test's patch is seen (2.11 to 2.15)."""
-    return symbol(_COMPILE_FX, "compile_fx_inner")
-
-
-def virtualized() -> Any:
-    """``torch._inductor.virtualized.V``: Inductor's current state (2.11 to 2.15)."""
-    return symbol("torch._inductor.virtualized", "V")
-
-
 @contextlib.contextmanager
 def inductor_compile(fake_mode: Any) -> Iterator[None]:
-    """Enter the contexts that ``compile_fx`` puts around its compilers.
-
-    ``torch._inductor.virtualized.V.set_fake_mode`` for tracing Inductor's patterns, lazily generated modules
-    (``_use_lazy_graph_module``), no gradients, no autocast (2.11 to 2.15).
-    """
+    """Enter the contexts that ``compile_fx`` puts around its compilers (2.11 to 2.15)."""
     import torch
 
     lazily = symbol("torch.fx._lazy_graph_module", "_use_lazy_graph_module")(True)
@@ -337,11 +284,7 @@ class StoredRegion:
         _stored[self._number] = gm
 
     def wrap_post_compile(self, inputs: Any, aot_config: Any, settings: Any) -> Callable[[list[Any]], Any]:
-        """Return the region as a function of one list.
-
-        Raises:
-            LookupError: another process stored it, or another execution mode.
-        """
+        """Return the region as a function of one list."""
         region = InterpretedRegion(_stored[self._number])
         return lambda given: region(*given)
 
@@ -380,10 +323,7 @@ def interpreting_regions() -> Iterator[None]:
 
 
 def without_timing(choices: Sequence[Any]) -> list[Any]:
-    """Return the kernel to use for an operator when none can be timed: the first generated one.
-
-    Callers of generated kernels are ``TritonTemplateCaller`` in ``torch._inductor.select_algorithm`` (2.11 to 2.15).
-    """
+    """Return the kernel of an operator when none can be timed: the first generated one (2.11 to 2.15)."""
     template = symbol("torch._inductor.select_algorithm", "TritonTemplateCaller")
     return ([choice for choice in choices if isinstance(choice, template)] or list(choices))[:1]
 
@@ -395,10 +335,9 @@ def has_lowering(operator: Any) -> bool:
 
 @contextlib.contextmanager
 def fallbacks_made() -> Iterator[Callable[[Any], None]]:
-    """Give a function that has Inductor call an operator's own kernel; when the context ends, it does so no more.
+    """Give a function that has Inductor call an operator's own kernel, until the context ends (2.11 to 2.15).
 
-    For operators that have a decomposition and no lowering. ``torch._inductor.lowering.make_fallback`` enters them in
-    ``lowerings``, ``fallbacks`` and ``needs_realized_inputs`` of its module (2.11 to 2.15).
+    For operators that have a decomposition and no lowering.
     """
     lowerings, fallbacks, realized = (
         symbol("torch._inductor.lowering", name) for name in ("lowerings", "fallbacks", "needs_realized_inputs")
@@ -532,11 +471,7 @@ def _nodes(origins: Any) -> tuple[Any, ...]:
 
 
 def _outer_graphs() -> list[Any]:
-    """Return the graphs around the subgraph being lowered: their nodes call it and compute nothing in it.
-
-    ``torch._inductor.virtualized.V.graph`` is the current ``GraphLowering``; a ``SubgraphLowering`` has a ``parent``
-    (2.11, 2.13, 2.15).
-    """
+    """Return the graphs around the subgraph being lowered, whose nodes compute nothing in it (2.11 to 2.15)."""
     lowering = virtualized().graph
     graphs = []
     while lowering := getattr(lowering, "parent", None):

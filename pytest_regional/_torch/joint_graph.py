@@ -158,11 +158,7 @@ def _dump_entry(entry: Any) -> bytes:
 
 
 def load_compiled(data: bytes, files: tuple[CodeFile, ...] = ()) -> CompiledJoint:
-    """Load the bytes of ``CompiledJoint.dump``, with its ``files``; nothing is compiled.
-
-    ``BundledAOTAutogradSerializableCallable.deserialize_compile_artifacts`` (2.11 to 2.15), whose result takes
-    separate arguments.
-    """
+    """Load the bytes of ``CompiledJoint.dump``, with its ``files``; nothing is compiled (2.11 to 2.15)."""
     wrapper = bundled_callable()
     with tracing(new_fake_mode()):
         loaded = wrapper.deserialize_compile_artifacts(data)
@@ -186,10 +182,7 @@ def needs_autograd(joint: Any) -> bool:
 
 
 def size_guards(joint: Any, sizes: Sequence[Any]) -> str | None:
-    """Return the guards of the trace on ``sizes``, as an expression over them; None if there are none.
-
-    ``ShapeEnv.get_pruned_guards`` and ``produce_guards_expression``, as AOTAutograd's cache uses them (2.11 to 2.15).
-    """
+    """Return the guards of the trace on ``sizes``, as an expression over them; None without any (2.11 to 2.15)."""
     environment = joint.fake_mode.shape_env
     if environment is None or not sizes:
         return None

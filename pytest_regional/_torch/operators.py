@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pytest_regional._torch import symbol, torch_version
+from pytest_regional._torch import fetching, symbol, torch_version
 
-
-@functools.cache
-def op_overload() -> type:
-    """``torch._ops.OpOverload``, the type of ``torch.ops.aten.mm.default`` (2.11 to 2.15)."""
-    return symbol("torch._ops", "OpOverload")
-
-
-@functools.cache
-def higher_order_operator() -> Any:
-    """``torch._ops.HigherOrderOperator``, the type of ``cond``, ``control_deps`` and their kind (2.11 to 2.15)."""
-    return symbol("torch._ops", "HigherOrderOperator")
+#: The type of ``torch.ops.aten.mm.default``; cached, since every node is asked (2.11 to 2.15).
+op_overload = functools.cache(fetching("torch._ops", "OpOverload"))
+#: The type of ``cond``, ``control_deps`` and their kind (2.11 to 2.15).
+higher_order_operator = functools.cache(fetching("torch._ops", "HigherOrderOperator"))
+#: ``while_loop(condition, body, carried)`` (2.11 to 2.15).
+while_loop = fetching("torch._higher_order_ops", "while_loop")
+#: ``scan(combine, initial, elements)``, along the first dimension (2.11 to 2.15).
+scan = fetching("torch._higher_order_ops", "scan")
+#: ``associative_scan(combine, elements, dim, combine_mode=...)`` (2.11 to 2.15).
+associative_scan = fetching("torch._higher_order_ops", "associative_scan")
 
 
 def operator_types() -> tuple[Any, Any]:
@@ -42,10 +41,7 @@ def is_higher_order_op(target: Any) -> bool:
 
 
 def schema_of(target: Any) -> Any:
-    """Return the schema of an operator (what it reads, writes and returns); None for anything else.
-
-    ``OpOverload._schema``, a ``torch._C.FunctionSchema`` (2.11 to 2.15).
-    """
+    """Return the schema of an operator (what it reads, writes and returns); None for anything else (2.11 to 2.15)."""
     return getattr(target, "_schema", None)
 
 
@@ -73,10 +69,7 @@ REQUIRED: Any = object()
 
 @functools.cache
 def aten_arguments(name: str) -> tuple[SchemaArgument, ...] | None:
-    """Return the arguments of an overload such as ``"add.Tensor"``, by its schema; None where this torch lacks it.
-
-    ``OpOverload._schema`` and the ``torch._C.Argument`` in it (2.11 to 2.15).
-    """
+    """Return the arguments of an overload such as ``"add.Tensor"``; None where this torch lacks it (2.11 to 2.15)."""
     target = _aten_overload(name)
     if target is None:
         return None
@@ -105,10 +98,7 @@ def _aten_overload(name: str) -> Any:
 
 
 def op_name(target: Any) -> str:
-    """Return the name of an operator without namespace and overload; for a higher-order one, its name.
-
-    ``OpOverload._opname`` (2.11 to 2.15).
-    """
+    """Return an operator's name without namespace and overload; for a higher-order one, its name (2.11 to 2.15)."""
     return str(getattr(target, "_opname", None) or getattr(target, "__name__", target))
 
 
@@ -117,19 +107,33 @@ def returns_nothing(target: Any) -> bool:
     return is_op_overload(target) and not schema_of(target).returns
 
 
-def written_arguments(target: Any, args: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
-    """Return the arguments that an op writes to, from its schema: ``OpOverload._schema`` (2.11 to 2.15).
+#: Operators that write running statistics, which their schemas do not say, and the argument that turns it on, if any.
+_WRITES_STATISTICS = {
+    "batch_norm": "training",
+    "batch_norm_gather_stats": None,
+    "batch_norm_gather_stats_with_counts": None,
+    "batch_norm_update_stats": None,
+    "_batch_norm_impl_index": "training",
+    "cudnn_batch_norm": "training",
+    "instance_norm": "use_input_stats",
+    "miopen_batch_norm": "training",
+    "native_batch_norm": "training",
+}
 
-    The schemas of batch normalization do not list the running statistics as written.
-    """
+
+def written_arguments(target: Any, args: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+    """Return the arguments that an op writes to, from its schema: ``OpOverload._schema`` (2.11 to 2.15)."""
     if not is_op_overload(target):
         return []
-    untold = {"running_mean", "running_var"} if "batch_norm" in schema_of(target).name else set()
-    return [
-        args[number] if number < len(args) else named.get(argument.name)
-        for number, argument in enumerate(schema_of(target).arguments)
-        if argument.name in untold or (argument.alias_info is not None and argument.alias_info.is_write)
-    ]
+    schema = schema_of(target)
+    name = schema.name.removeprefix("aten::")
+    if not schema.is_mutable and name not in _WRITES_STATISTICS:
+        return []
+    given = {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)} | dict(named)
+    switch = _WRITES_STATISTICS.get(name)
+    untold = ("running_mean", "running_var") if name in _WRITES_STATISTICS and given.get(switch) is not False else ()
+    written = (argument for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write)
+    return [given.get(name) for name in (*untold, *(argument.name for argument in written))]
 
 
 def operator_called(name: str) -> Any:
@@ -158,27 +162,8 @@ def copy_to_strides() -> Any:
     return symbol("torch.ops", "prims").copy_strided.default
 
 
-def while_loop() -> Callable[..., Any]:
-    """``torch._higher_order_ops.while_loop(condition, body, carried)`` (2.11 to 2.15)."""
-    return symbol("torch._higher_order_ops", "while_loop")
-
-
-def scan() -> Callable[..., Any]:
-    """``torch._higher_order_ops.scan(combine, initial, elements)``, along the first dimension (2.11 to 2.15)."""
-    return symbol("torch._higher_order_ops", "scan")
-
-
-def associative_scan() -> Callable[..., Any]:
-    """``torch._higher_order_ops.associative_scan(combine, elements, dim, combine_mode=...)`` (2.11 to 2.15)."""
-    return symbol("torch._higher_order_ops", "associative_scan")
-
-
 def is_user_kernel(node: Any) -> bool:
-    """Say whether a node launches a Triton kernel that the user wrote.
-
-    ``triton_kernel_wrapper_functional`` and ``triton_kernel_wrapper_mutation`` of
-    ``torch._higher_order_ops.triton_kernel_wrap`` (2.11 to 2.15).
-    """
+    """Say whether a node launches a Triton kernel that the user wrote (2.11 to 2.15)."""
     names = "triton_kernel_wrapper_functional", "triton_kernel_wrapper_mutation"
     return any(node.target is symbol("torch._higher_order_ops.triton_kernel_wrap", name) for name in names)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pytest_regional._base.errors import RegionalError
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional._torch.inductor import (
     custom_graph_pass_base,
     graph_module_pass_base,
@@ -24,10 +24,6 @@ from pytest_regional._torch.inductor import (
 GRAPH, MODULE = "graph", "module"
 _CLASSES = {GRAPH: "torch.fx.Graph", MODULE: "torch.fx.GraphModule"}
 _NAMES = {GRAPH: {"graph", "g", "fx_graph"}, MODULE: {"gm", "graph_module", "module", "mod"}}
-
-
-class PassFormUnknownError(RegionalError, TypeError):
-    """A pass does not say what it takes, or takes nothing that a pass can be given."""
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -85,7 +81,7 @@ def form_of(given: Any, default: str, facts: Collection[str] = (), *, offers_inp
         offers_inputs: whether example inputs are given to a parameter that has a default, and to ``*args``.
 
     Raises:
-        PassFormUnknownError: it does not say what it takes, or takes nothing.
+        RegionalValueError: it does not say what it takes, or takes nothing.
     """
     aware = inference_aware_pass_base()
     if aware and isinstance(given, aware):
@@ -106,7 +102,7 @@ def form_of(given: Any, default: str, facts: Collection[str] = (), *, offers_inp
     others = [p for p in positional[1:] if p.name not in facts]
     variadic = offers_inputs and any(p.kind is p.VAR_POSITIONAL for p in parameters)
     if not positional and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        raise PassFormUnknownError(f"{pass_name(given)} takes no graph module and no graph")
+        raise RegionalValueError(f"{pass_name(given)} takes no graph module and no graph")
     taken = tuple(p.name for p in parameters if p.name in facts and p not in positional[:1])
     if variadic or any(offers_inputs or p.default is p.empty for p in others):
         # (gm, *example_inputs) is the convention of PyTorch's regional_inductor; (*args) alone is a wrapper's.
@@ -127,7 +123,7 @@ def _declared(given: Any, parameter: inspect.Parameter, default: str) -> str:
     default = getattr(given, "default_pass_form", default)
     other = GRAPH if default == MODULE else MODULE
     if parameter.name in _NAMES[other]:
-        raise PassFormUnknownError(
+        raise RegionalValueError(
             f"{pass_name(given)} does not say what it takes: here a pass that declares nothing gets a "
             f"{_CLASSES[default]}, and its parameter is called {parameter.name!r}. Annotate it, ({parameter.name}: "
             f"{_CLASSES[other]}), or decorate the pass with pytest_regional.testing.pass_form({other!r})"

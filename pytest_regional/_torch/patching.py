@@ -8,12 +8,13 @@ instead.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pytest_regional._base.errors import RegionalError
-from pytest_regional._torch import MissingTorchSymbolError, private_module, symbol, torch_version
+from pytest_regional._torch import MissingTorchSymbolError, private_module, symbol
 
 Maker = Callable[[Any], Any]
 """Makes the replacement from the original."""
@@ -30,13 +31,11 @@ class PatchPoint:
         holder: module, optionally followed by ``:Class`` (dotted where nested).
         attribute: its name there.
         static: whether it is a static method.
-        since: first torch version that must have it; before, it may be missing.
     """
 
     holder: str
     attribute: str
     static: bool = False
-    since: tuple[int, int] = (2, 11)
 
     @property
     def module(self) -> str:
@@ -50,22 +49,14 @@ class PatchPoint:
         return f"{class_name}.{self.attribute}" if class_name else self.attribute
 
     def container(self) -> Any:
-        """Return the module or class that holds the attribute.
-
-        Raises:
-            MissingTorchSymbolError: it does not exist.
-        """
+        """Return the module or class that holds the attribute."""
         # The imported module, not a walk over attributes: torch._inductor.standalone_compile names a function as well.
         module = private_module(self.module)
         _, _, class_name = self.holder.partition(":")
         return symbol(self.module, class_name) if class_name else module
 
     def current(self) -> Any:
-        """Return the current value, looked up at each call so that a test's patch is seen.
-
-        Raises:
-            MissingTorchSymbolError: it does not exist.
-        """
+        """Return the current value, looked up at each call so that a test's patch is seen."""
         found = getattr(self.container(), self.attribute, _ABSENT)
         return symbol(self.module, self.path) if found is _ABSENT else found
 
@@ -120,26 +111,23 @@ def patched(points: Mapping[str, PatchPoint], makers: Mapping[str, Maker]) -> It
         yield
 
 
-def wrapping(wrapper: Wrapper) -> Maker:
+def _wrapping(wrapper: Wrapper, original: Any) -> Callable[..., Any]:
     """Make ``wrapper`` the replacement of a function, with the attributes of the original."""
 
-    def make(original: Any) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return wrapper(original, *args, **kwargs)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return wrapper(original, *args, **kwargs)
 
-        # A key computed by functools.wraps users or by a nested wrapper must still find the original's attributes.
-        call.__dict__.update(getattr(original, "__dict__", {}))
-        call.__name__ = getattr(original, "__name__", call.__name__)
-        return call
-
-    return make
+    # A key computed by functools.wraps users or by a nested wrapper must still find the original's attributes.
+    call.__dict__.update(getattr(original, "__dict__", {}))
+    call.__name__ = getattr(original, "__name__", call.__name__)
+    return call
 
 
 def wrapped(
     points: Mapping[str, PatchPoint], wrappers: Mapping[str, Wrapper]
 ) -> contextlib.AbstractContextManager[None]:
     """Call ``wrappers`` in place of the functions at ``points``; raises what :func:`patched` does."""
-    return patched(points, {name: wrapping(wrapper) for name, wrapper in wrappers.items()})
+    return patched(points, {name: functools.partial(_wrapping, wrapper) for name, wrapper in wrappers.items()})
 
 
 def missing(points: Mapping[str, PatchPoint]) -> list[str]:
@@ -149,8 +137,7 @@ def missing(points: Mapping[str, PatchPoint]) -> list[str]:
         try:
             point.current()
         except MissingTorchSymbolError:
-            if torch_version() >= point.since:
-                found.append(f"{point.module}.{point.path}")
+            found.append(f"{point.module}.{point.path}")
     return found
 
 
@@ -191,9 +178,5 @@ COMPILE_STAGES: dict[str, PatchPoint] = {
 
 
 def patched_stages(wrappers: Mapping[str, Wrapper]) -> contextlib.AbstractContextManager[None]:
-    """Call ``wrappers`` in place of the named :data:`COMPILE_STAGES`, while the context lasts.
-
-    Raises:
-        MissingTorchSymbolError: a stage does not exist in the installed torch.
-    """
+    """Call ``wrappers`` in place of the named :data:`COMPILE_STAGES`, while the context lasts."""
     return wrapped(COMPILE_STAGES, wrappers)

@@ -21,10 +21,16 @@ from typing import Any
 
 import torch
 
-from pytest_regional._torch import symbol
+from pytest_regional._torch import calling, fetching, symbol
 from pytest_regional._torch.config import inductor_config
 from pytest_regional._torch.cpp import torch_headers
 from pytest_regional._torch.operators import is_op_overload, is_op_packet
+
+#: Dynamo's backends by name; for a backend of a package the value is its entry point.
+_registered_backends = fetching("torch._dynamo.backends.registry", "_BACKENDS")
+_log_state = fetching("torch._logging._internal", "log_state")
+#: Returns what is registered for ``namespace::name.overload``, as text (2.11 to 2.15).
+_dump = calling("torch._C", "_dispatch_dump")
 
 
 @contextlib.contextmanager
@@ -285,11 +291,6 @@ def decomposition_tables() -> dict[str, dict[Any, Any]]:
     return {f"torch._decomp.global_decomposition_table[{name!r}]": table for name, table in tables.items()}
 
 
-def _registered_backends() -> Any:
-    """Return Dynamo's backends by name; for a backend of a package the value is its entry point."""
-    return symbol("torch._dynamo.backends.registry", "_BACKENDS")
-
-
 def is_an_entry_point(backend: Any) -> bool:
     """Say whether a Dynamo backend is an entry point of a package, loaded at its first lookup."""
     return _registered_backends().get(backend) is not None
@@ -351,10 +352,6 @@ def remove_kernels(names: frozenset[str]) -> None:
             each._destroy()
 
 
-def _log_state() -> Any:
-    return symbol("torch._logging._internal", "log_state")
-
-
 def log_state() -> tuple[dict[str, Any], set[str]]:
     """Return the logs and artifacts chosen with ``torch._logging.set_logs``."""
     state = _log_state()
@@ -394,11 +391,6 @@ class Kernel:
 
 
 _KERNEL = re.compile(r"^(\w+)(?:\[alias\])?( \(inactive\))?: registered at (.*):\d+ ::", re.MULTILINE)
-
-
-def _dump(name: str) -> str:
-    """Return what is registered for ``namespace::name.overload``: ``torch._C._dispatch_dump`` (2.11 to 2.15)."""
-    return str(symbol("torch._C", "_dispatch_dump")(name))
 
 
 def kernels_of(name: str) -> list[Kernel]:
@@ -520,9 +512,9 @@ def registered_beside(name: str) -> dict[str, Any]:
 
 
 def derivative_of(op: Any) -> tuple[Any, Any] | None:
-    """Return forward and backward that ``torch.library.register_autograd`` made for an overload last, or None.
+    """Return forward and backward of an overload's last ``register_autograd``, or None (2.11 to 2.15).
 
-    It makes a class of each derivative, which only the dispatcher refers to (2.11 to 2.15).
+    PyTorch makes a class of each derivative, which only the dispatcher refers to.
     """
     name = f"GeneratedBackwardFor_{op._namespace}_{op._opname}_{op._overloadname}"
     made = [each for each in symbol("torch.autograd", "Function").__subclasses__() if each.__name__ == name]

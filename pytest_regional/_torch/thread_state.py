@@ -12,21 +12,31 @@ from typing import Any
 
 import torch.fx.traceback
 
-from pytest_regional._torch import symbol
+from pytest_regional._torch import calling, fetching, symbol
+
+#: The function that graphs call to switch gradients on or off.
+gradient_mode_call = fetching("torch._C", "_set_grad_enabled")
+#: Whether ``__torch_function__`` is enabled.
+torch_function_state = calling("torch._C", "_get_torch_function_state")
+set_torch_function_state = calling("torch._C", "_set_torch_function_state")
+#: How many functorch transforms (``grad``, ``vmap``) are active, and what exits them until so many are.
+functorch_depth = calling("torch._C._functorch", "get_dynamic_layer_stack_depth")
+set_functorch_depth = calling("torch._C._functorch", "pop_dynamic_layer_stack_and_undo_to_depth")
+#: The level of forward-mode differentiation; -1 outside.
+forward_level = fetching("torch.autograd.forward_ad", "_current_level")
+#: The message of the error for hooks on saved tensors, or ``None`` if they are allowed.
+saved_tensor_hooks_refused = calling("torch._C._autograd", "_saved_tensors_hooks_get_disabled_error_message")
+#: Dynamo's callback for new frames of this thread: ``None`` outside of compiled functions.
+eval_frame_callback = calling("torch._C._dynamo.eval_frame", "get_eval_frame_callback")
+set_eval_frame_callback = calling("torch._C._dynamo.eval_frame", "set_eval_frame")
+#: Whether PyTorch's profiler is running.
+profiler_runs = calling("torch._C._autograd", "_profiler_enabled")
 
 
 def profiler_watch() -> Callable[[], bool]:
-    """Return a function that says whether PyTorch's profiler is running, cheap enough for every call of a region.
-
-    ``torch.autograd.profiler._is_profiler_enabled``, a variable of the module (2.11 to 2.15).
-    """
+    """Return a function that says whether the profiler runs, cheap enough for every call of a region (2.11 to 2.15)."""
     profiler = symbol("torch.autograd", "profiler")
     return lambda: bool(profiler._is_profiler_enabled)
-
-
-def gradient_mode_call() -> Callable[..., Any]:
-    """Return the function that graphs call to switch gradients on or off: ``torch._C._set_grad_enabled``."""
-    return symbol("torch._C", "_set_grad_enabled")
 
 
 def autocast_calls() -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -85,16 +95,6 @@ def _set_modes(read: Any, pop: Any, wanted: tuple[Any, ...]) -> None:
         mode.__enter__()
 
 
-def torch_function_state() -> Any:
-    """Return whether ``__torch_function__`` is enabled: ``torch._C._TorchFunctionState``."""
-    return symbol("torch._C", "_get_torch_function_state")()
-
-
-def set_torch_function_state(state: Any) -> None:
-    """Restore the result of :func:`torch_function_state`."""
-    symbol("torch._C", "_set_torch_function_state")(state)
-
-
 def set_inference_mode(wanted: bool) -> None:
     """Enter and keep a guard that sets this thread's inference mode to ``wanted``.
 
@@ -119,21 +119,6 @@ def set_dispatch_keys(wanted: tuple[int, int]) -> None:
 def _hold(guard: Any) -> None:
     guard.__enter__()
     _HELD.append(guard)
-
-
-def functorch_depth() -> int:
-    """Return how many functorch transforms (``grad``, ``vmap``) are active."""
-    return symbol("torch._C._functorch", "get_dynamic_layer_stack_depth")()
-
-
-def set_functorch_depth(depth: int) -> None:
-    """Exit functorch transforms until ``depth`` are active."""
-    symbol("torch._C._functorch", "pop_dynamic_layer_stack_and_undo_to_depth")(depth)
-
-
-def forward_level() -> int:
-    """Return the level of forward-mode differentiation; -1 outside."""
-    return symbol("torch.autograd.forward_ad", "_current_level")
 
 
 def set_forward_level(level: int) -> None:
@@ -164,11 +149,6 @@ def same_hooks(one: Any, other: Any) -> bool:
     return all(a is b for a, b in zip(one, other, strict=True))
 
 
-def saved_tensor_hooks_refused() -> str | None:
-    """Return the message of the error for hooks on saved tensors, or ``None`` if they are allowed."""
-    return symbol("torch._C._autograd", "_saved_tensors_hooks_get_disabled_error_message")()
-
-
 def refuse_saved_tensor_hooks(message: str | None) -> None:
     """Restore the result of :func:`saved_tensor_hooks_refused`."""
     if message is None:
@@ -190,21 +170,6 @@ def set_gradient_flags(flags: tuple[bool, bool, bool]) -> None:
     """Restore the result of :func:`gradient_flags`."""
     for name, flag in zip(("multithreading", "fwd_grad", "view_replay"), flags, strict=True):
         symbol("torch._C", f"_set_{name}_enabled")(flag)
-
-
-def eval_frame_callback() -> Any:
-    """Return Dynamo's callback for new frames of this thread: ``None`` outside of compiled functions."""
-    return symbol("torch._C._dynamo.eval_frame", "get_eval_frame_callback")()
-
-
-def set_eval_frame_callback(callback: Any) -> None:
-    """Restore the result of :func:`eval_frame_callback`."""
-    symbol("torch._C._dynamo.eval_frame", "set_eval_frame")(callback)
-
-
-def profiler_runs() -> bool:
-    """Say whether PyTorch's profiler is running."""
-    return symbol("torch._C._autograd", "_profiler_enabled")()
 
 
 def stop_profiler() -> None:

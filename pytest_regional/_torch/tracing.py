@@ -8,22 +8,35 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from pytest_regional._torch import symbol
+from pytest_regional._torch import calling, fetching, symbol
 from pytest_regional._torch.operators import is_higher_order_op
 
-
-def compile_lock() -> AbstractContextManager[Any]:
-    """``torch._dynamo.convert_frame.compile_lock``, reentrant, under which forwards are compiled (2.11 to 2.15).
-
-    A backward compiles when it first runs, outside of Dynamo. Without the lock, its tracing and that of a forward in
-    another thread undo each other's patches of global state (``torch.fx._symbolic_trace.CURRENT_PATCHER``).
-    """
-    return symbol("torch._dynamo.convert_frame", "compile_lock")
-
-
-def tracing_context_class() -> Any:
-    """``torch._guards.TracingContext``: the state of Dynamo and AOTAutograd for a graph (2.11 to 2.15)."""
-    return symbol("torch._guards", "TracingContext")
+#: A reentrant lock under which forwards are compiled (2.11 to 2.15). A backward compiles when it first runs, outside of
+#: Dynamo. Without the lock, its tracing and that of a forward in another thread undo each other's patches of global
+#: state (``torch.fx._symbolic_trace.CURRENT_PATCHER``).
+compile_lock = fetching("torch._dynamo.convert_frame", "compile_lock")
+#: The state of Dynamo and AOTAutograd for a graph (2.11 to 2.15).
+tracing_context_class = fetching("torch._guards", "TracingContext")
+#: Makes a context the ambient tracing context (2.11 to 2.15).
+entered = calling("torch._guards", "tracing")
+#: Returns the fake mode that values belong to, or None (2.11 to 2.15).
+detect_fake_mode = calling("torch._guards", "detect_fake_mode")
+#: Makes an environment of symbolic sizes (2.11 to 2.15).
+new_shape_env = calling("torch.fx.experimental.symbolic_shapes", "ShapeEnv")
+#: Returns the symbols in a number, or in sizes, strides and offset of a tensor (2.11 to 2.15).
+free_symbols = calling("torch.fx.experimental.symbolic_shapes", "free_symbols")
+without_dispatch_modes = calling("torch.utils._python_dispatch", "_disable_current_modes")
+#: The base of modes that see every operator that runs (2.11 to 2.15).
+dispatch_mode = fetching("torch.utils._python_dispatch", "TorchDispatchMode")
+#: The context in which operators are decomposed on symbolic sizes (2.11 to 2.15).
+python_dispatcher = calling("torch._dispatch.python", "enable_python_dispatcher")
+#: The context in which AOTAutograd compiles: casts are in the graph (2.11 to 2.15).
+without_autocast = calling("torch._C", "_DisableAutocast")
+#: Returns a function with functional operators instead of those that write, as AOTAutograd traces it.
+without_writes = calling("torch.func", "functionalize")
+_fake_tensor = functools.cache(fetching("torch._subclasses", "FakeTensor"))
+#: Raised for a fake operator that differs from the real one (2.11 to 2.15).
+_mismatch_error = fetching("torch._subclasses.fake_tensor", "MetadataMismatchError")
 
 
 def ambient_context() -> Any:
@@ -31,24 +44,9 @@ def ambient_context() -> Any:
     return tracing_context_class().try_get()
 
 
-def entered(context: Any) -> AbstractContextManager[Any]:
-    """Make ``context`` the ambient tracing context: ``torch._guards.tracing`` (2.11 to 2.15)."""
-    return symbol("torch._guards", "tracing")(context)
-
-
 def current_fake_mode() -> Any:
     """Fake mode of the ambient ``torch._guards.TracingContext``, or None without one (2.11 to 2.15)."""
     return getattr(ambient_context(), "fake_mode", None)
-
-
-def detect_fake_mode(values: Any) -> Any:
-    """``torch._guards.detect_fake_mode``: the fake mode that ``values`` belong to, or None (2.11 to 2.15)."""
-    return symbol("torch._guards", "detect_fake_mode")(values)
-
-
-def new_shape_env() -> Any:
-    """Return a fresh ``torch.fx.experimental.symbolic_shapes.ShapeEnv``, which holds symbols (2.11 to 2.15)."""
-    return symbol("torch.fx.experimental.symbolic_shapes", "ShapeEnv")()
 
 
 def new_fake_mode() -> Any:
@@ -68,11 +66,6 @@ def tracing_inputs(inputs: Iterable[Any]) -> Iterator[None]:
         yield
 
 
-def without_dispatch_modes() -> AbstractContextManager[Any]:
-    """``torch.utils._python_dispatch._disable_current_modes()`` (2.11 to 2.15)."""
-    return symbol("torch.utils._python_dispatch", "_disable_current_modes")()
-
-
 def tracing(fake_mode: Any) -> AbstractContextManager[Any]:
     """Enter a new tracing context for ``fake_mode``."""
     return entered(tracing_context_class()(fake_mode))
@@ -82,11 +75,6 @@ def propagate_fake_values(gm: Any, fake_inputs: Sequence[Any], fake_mode: Any) -
     """Give every node ``meta["val"]``, through ``FakeTensorProp`` (2.11 to 2.15)."""
     interpreter = symbol("torch.fx.passes.fake_tensor_prop", "FakeTensorProp")(gm, mode=fake_mode)
     interpreter.propagate_dont_convert_inputs(*fake_inputs)
-
-
-def python_dispatcher() -> AbstractContextManager[Any]:
-    """``torch._dispatch.python.enable_python_dispatcher``: decompositions on symbolic sizes (2.11 to 2.15)."""
-    return symbol("torch._dispatch.python", "enable_python_dispatcher")()
 
 
 @functools.cache
@@ -107,11 +95,6 @@ def is_integer(value: Any) -> bool:
     return type(value) in (int, _symbolic_numbers()[0])
 
 
-def free_symbols(value: Any) -> set[Any]:
-    """Return the symbols in a number, or in sizes, strides and offset of a tensor (``free_symbols``, 2.11 to 2.15)."""
-    return symbol("torch.fx.experimental.symbolic_shapes", "free_symbols")(value)
-
-
 def plain_symbol(value: Any) -> str | None:
     """Return the name of a plain ``torch.SymInt`` symbol, or None for a number or a longer expression."""
     if not isinstance(value, _symbolic_numbers()[0]):
@@ -126,11 +109,6 @@ def size_hint(value: Any) -> int:
         return int(value)
     hint = value.node.hint if value.node.has_hint() else None
     return 2 if hint is None else int(hint)
-
-
-@functools.cache
-def _fake_tensor() -> type:
-    return symbol("torch._subclasses", "FakeTensor")
 
 
 def is_fake_tensor(value: Any) -> bool:
@@ -151,19 +129,11 @@ def storage_key(value: Any) -> int | None:
 
 
 def inner_tensors(value: Any) -> list[Any]:
-    """Return the tensors inside a wrapper subclass, at any depth; none for any other value.
-
-    ``torch.utils._python_dispatch.is_traceable_wrapper_subclass`` (2.11 to 2.15).
-    """
+    """Return the tensors inside a wrapper subclass, at any depth; none for any other value (2.11 to 2.15)."""
     if not symbol("torch.utils._python_dispatch", "is_traceable_wrapper_subclass")(value):
         return []
     own = [getattr(value, name) for name in value.__tensor_flatten__()[0]]
     return [each for one in own for each in (one, *inner_tensors(one))]
-
-
-def dispatch_mode() -> Any:
-    """``torch.utils._python_dispatch.TorchDispatchMode``: sees every operator that runs (2.11 to 2.15)."""
-    return symbol("torch.utils._python_dispatch", "TorchDispatchMode")
 
 
 def base_of(tensor: Any) -> Any:
@@ -172,10 +142,7 @@ def base_of(tensor: Any) -> Any:
 
 
 def is_zero_tensor(tensor: Any) -> bool:
-    """Return whether ``tensor`` holds zeros that no memory stands for, which eager refuses to write to.
-
-    Derivatives of what does not depend on an input are such tensors: ``Tensor._is_zerotensor`` (2.11 to 2.15).
-    """
+    """Say whether ``tensor`` is zeros without memory, to which eager refuses to write (2.11 to 2.15)."""
     return bool(tensor._is_zerotensor())
 
 
@@ -192,18 +159,12 @@ def with_memory(func: Any, args: Sequence[Any]) -> Sequence[Any]:
 
 
 def view_like(tensor: Any, base: Any) -> Any:
-    """Return the view of ``base`` that ``tensor`` is of the tensor it views, or None where that cannot be made.
-
-    ``Tensor._view_func`` repeats the views that made it (2.11 to 2.15).
-    """
+    """Repeat on ``base`` the views that made ``tensor``; None where that cannot be (2.11 to 2.15)."""
     return tensor._view_func(base)
 
 
 def known_equal(first: Any, second: Any) -> bool:
-    """Return whether two sizes are equal for all values of their symbols; False if unknown.
-
-    ``torch.fx.experimental.symbolic_shapes.statically_known_true`` adds no guard (2.11 to 2.15).
-    """
+    """Return whether two sizes are equal for all values of their symbols, without a guard (2.11 to 2.15)."""
     if isinstance(first, int) and isinstance(second, int):
         return first == second
     return bool(symbol("torch.fx.experimental.symbolic_shapes", "statically_known_true")(first == second))
@@ -220,20 +181,14 @@ def as_fake(value: Any, fake_mode: Any) -> Any:
 
 
 def unbacked_bindings(fake_mode: Any, value: Any) -> Any:
-    """Return the data-dependent sizes in ``value``, in Inductor's format; None if there are none.
-
-    ``torch.fx.experimental.symbolic_shapes.compute_unbacked_bindings`` (2.11 to 2.15).
-    """
+    """Return the data-dependent sizes in ``value``, in Inductor's format; None if there are none (2.11 to 2.15)."""
     compute = symbol("torch.fx.experimental.symbolic_shapes", "compute_unbacked_bindings")
     return compute(fake_mode.shape_env, value) if fake_mode.shape_env is not None else None
 
 
 @contextlib.contextmanager
 def fake_execution(fake_mode: Any) -> Iterator[None]:
-    """Run ops on fake values, with symbolic sizes, as AOTAutograd does while it traces.
-
-    The mode itself, and ``torch._C._DisableAutocast`` (2.11 to 2.15).
-    """
+    """Run ops on fake values, with symbolic sizes, as AOTAutograd does while it traces (2.11 to 2.15)."""
     import torch
 
     with fake_mode, python_dispatcher(), torch.no_grad(), without_autocast():
@@ -241,10 +196,7 @@ def fake_execution(fake_mode: Any) -> Iterator[None]:
 
 
 def fake_result(call: Callable[[], Any], fake_mode: Any) -> tuple[bool, Any]:
-    """Return whether the result of ``call`` can be known from fake values, and that result; keeps no guards.
-
-    ``ShapeEnv.suppress_guards``, and the exceptions of operators whose result depends on data (2.11 to 2.15).
-    """
+    """Return whether the result of ``call`` is known from fake values, and that; keeps no guards (2.11 to 2.15)."""
     fakes, sizes = "torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes"
     depends_on_data = (
         symbol(fakes, "DataDependentOutputException"),
@@ -258,11 +210,6 @@ def fake_result(call: Callable[[], Any], fake_mode: Any) -> tuple[bool, Any]:
             return True, call()
         except depends_on_data:
             return False, None
-
-
-def without_autocast() -> AbstractContextManager[Any]:
-    """``torch._C._DisableAutocast``, as when AOTAutograd compiles: casts are in the graph (2.11 to 2.15)."""
-    return symbol("torch._C", "_DisableAutocast")()
 
 
 def fakes_checked() -> AbstractContextManager[Any]:
@@ -311,27 +258,13 @@ def is_fake_disagreement(error: BaseException | None) -> bool:
     return isinstance(error, _mismatch_error())
 
 
-def _mismatch_error() -> Any:
-    """``MetadataMismatchError``, for a fake operator that differs from the real one (2.11 to 2.15)."""
-    return symbol("torch._subclasses.fake_tensor", "MetadataMismatchError")
-
-
-def without_writes(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``fn`` with functional operators instead of those that write, as AOTAutograd traces it."""
-    return symbol("torch.func", "functionalize")(fn)
-
-
 def size_expression(value: Any) -> Any:
     """Return sympy's expression of a ``SymInt``: ``SymInt.node.expr`` (torch 2.11 to 2.15)."""
     return value.node.expr
 
 
 def known_of_sizes(values: Iterable[Any]) -> tuple[list[Any], list[tuple[Any, Any, Any]]]:
-    """Return what is known of the symbolic sizes among ``values``: the guards so far, and the ranges of symbols.
-
-    ``SymInt.node.shape_env``, with ``guards`` (each an ``expr``) and ``var_to_range`` (``lower``, ``upper``; torch
-    2.11 to 2.15).
-    """
+    """Return what is known of symbolic sizes: the guards so far, and the ranges of their symbols (2.11 to 2.15)."""
     sizes = [value for value in values if isinstance(value, _symbolic_numbers()[0])]
     environments = {id(size.node.shape_env): size.node.shape_env for size in sizes}
     guards, ranges = [], []

@@ -20,40 +20,40 @@ from typing import Any
 
 import torch
 
-from pytest_regional._torch import MissingTorchSymbolError, private_module, symbol
+from pytest_regional._torch import MissingTorchSymbolError, calling, fetching, importing, private_module, symbol
 from pytest_regional._torch.patching import COMPILE_STAGES, PatchPoint, missing
 
 _INTERPRETER = "triton.runtime.interpreter"
 
 _LANGUAGE = "triton.language"
 
+#: The language's builtins and types (3.6 to 3.9).
+language_core = importing("triton.language.core")
+#: Stubs that a compiler replaces with a backend's functions.
+library_stub = importing("triton.language.extra.libdevice")
+#: Overloads by type, each naming a ``__nv_*`` function.
+cuda_library = importing("triton.language.extra.cuda.libdevice")
+#: Its ``create_*`` methods compute with numpy.
+interpreter_builder_class = fetching(_INTERPRETER, "InterpreterBuilder")
+#: Makes a frozen dataclass.
+interpreter_options = calling(_INTERPRETER, "InterpreterOptions")
+#: Checks and promotes types before it calls its builder.
+semantic_class = fetching("triton.language.semantic", "TritonSemantic")
+#: Whether something is a builtin of the language: a function that needs a ``_semantic``.
+is_builtin = calling(_LANGUAGE, "core.is_builtin")
+#: What a kernel's ``while`` accepts.
+loop_condition_class = fetching(_LANGUAGE, "condition")
+#: Made by ``@triton.jit``; calling one outside a kernel raises.
+jit_function_class = fetching("triton.runtime.jit", "JITFunction")
+#: Returns a launch argument's type name in a signature.
+type_of_argument = calling("triton.runtime.jit", "mangle_type")
+#: A host's description of a tensor for block loads.
+tensor_descriptor_class = fetching("triton.tools.tensor_descriptor", "TensorDescriptor")
+#: Given ``cuda``, 90 and the size of a warp: an NVIDIA GPU of 9.0.
+gpu_target = calling("triton.backends.compiler", "GPUTarget")
+
 DRIVER_CHOICE = PatchPoint("torch._inductor.runtime.triton_helpers", "set_driver_to_gpu")  # kernels choose a driver
 """Each module of kernels calls it when it is imported (torch 2.11 to 2.15)."""
-
-
-def interpreter_builder_class() -> type:
-    """Return ``InterpreterBuilder``, whose ``create_*`` methods compute with numpy (3.6 to 3.9)."""
-    return symbol(_INTERPRETER, "InterpreterBuilder")
-
-
-def interpreter_options(**changes: Any) -> Any:
-    """Return ``InterpreterOptions``, a frozen dataclass, with ``changes`` (3.6 to 3.9)."""
-    return symbol(_INTERPRETER, "InterpreterOptions")(**changes)
-
-
-def semantic_class() -> type:
-    """Return ``TritonSemantic``, which checks and promotes types before it calls its builder (3.6 to 3.9)."""
-    return symbol("triton.language.semantic", "TritonSemantic")
-
-
-def is_builtin(member: Any) -> bool:
-    """Say whether ``member`` is a builtin of the language: a function that needs a ``_semantic`` (3.6 to 3.9)."""
-    return bool(symbol(_LANGUAGE, "core.is_builtin")(member))
-
-
-def language_core() -> Any:
-    """``triton.language.core``, which holds the language's builtins and types (3.6 to 3.9)."""
-    return private_module("triton.language.core")
 
 
 def builtin_owners() -> tuple[Any, ...]:
@@ -68,17 +68,9 @@ def builtin_owners() -> tuple[Any, ...]:
 
 
 def unwrapping() -> tuple[Any, str, Any]:
-    """Return where Triton unwraps ``constexpr`` arguments: ``core._unwrap_if_constexpr``.
-
-    Owner, name and function; items of lists and tuples are unwrapped one by one (3.6 to 3.9).
-    """
+    """Return owner, name and function with which Triton unwraps ``constexpr`` arguments, one by one (3.6 to 3.9)."""
     core = language_core()
     return core, "_unwrap_if_constexpr", symbol(_LANGUAGE, "core._unwrap_if_constexpr")
-
-
-def loop_condition_class() -> type:
-    """Return ``tl.condition``, which a kernel's ``while`` accepts (3.6 to 3.9)."""
-    return symbol(_LANGUAGE, "condition")
 
 
 def require_attribute(owner: Any, name: str) -> None:
@@ -94,11 +86,6 @@ def require_attribute(owner: Any, name: str) -> None:
             f"{place}.{name} does not exist in triton {private_module('triton').__version__}; kernels are interpreted "
             f"with triton 3.6 to 3.9. Install one of them, or a newer pytest-regional."
         )
-
-
-def jit_function_class() -> type:
-    """Return ``JITFunction``, made by ``@triton.jit``; calling one outside a kernel raises (3.6 to 3.9)."""
-    return symbol("triton.runtime.jit", "JITFunction")
 
 
 def jit_source(function: Any) -> str:
@@ -120,10 +107,7 @@ def jit_key(function: Any) -> str:
 
 
 def jit_first_line(function: Any) -> int:
-    """Return the line of a jitted function's ``def`` in its file (3.6 to 3.9).
-
-    ``raw_src`` starts at ``starting_line_number``, decorators first.
-    """
+    """Return the line of a jitted function's ``def``, which decorators precede, in its file (3.6 to 3.9)."""
     before = next((i for i, line in enumerate(function.raw_src) if line.strip().startswith("def ")), 0)
     return int(function.starting_line_number) + before
 
@@ -133,21 +117,8 @@ def jit_parameters(function: Any) -> list[Any]:
     return list(function.params)
 
 
-def library_stub() -> Any:
-    """Return ``triton.language.extra.libdevice``: stubs that a compiler replaces with a backend's functions."""
-    return private_module("triton.language.extra.libdevice")
-
-
-def cuda_library() -> Any:
-    """Return ``triton.language.extra.cuda.libdevice``: overloads by type, each naming a ``__nv_*`` function."""
-    return private_module("triton.language.extra.cuda.libdevice")
-
-
 def inductor_helpers() -> Any:
-    """Return ``torch._inductor.runtime.triton_helpers``: functions called by Inductor's kernels (torch 2.11 to 2.15).
-
-    It is looked up, not imported: a kernel that uses it has imported it.
-    """
+    """Return the functions that Inductor's kernels call, if a kernel has imported them (torch 2.11 to 2.15)."""
     return sys.modules.get("torch._inductor.runtime.triton_helpers")
 
 
@@ -176,21 +147,8 @@ def dtype_of_pointer(mangled: str) -> Any:
     return getattr(torch, _DTYPES[str(mangled).lstrip("*k")])
 
 
-def type_of_argument(value: Any) -> str:
-    """Return a launch argument's type name in a signature: ``triton.runtime.jit.mangle_type`` (3.6 to 3.9)."""
-    return str(symbol("triton.runtime.jit", "mangle_type")(value))
-
-
-def tensor_descriptor_class() -> type:
-    """Return ``TensorDescriptor``, a host's description of a tensor for block loads (3.6 to 3.9)."""
-    return symbol("triton.tools.tensor_descriptor", "TensorDescriptor")
-
-
 def grid_of_inductor_kernel(inductor_meta: Any, config: Any, values: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """Return the grid Inductor's launcher would compute: ``GridExpr.from_meta(...).eval_slow`` (torch 2.11 to 2.15).
-
-    ``values`` are those of the launcher's arguments, and of what else its expressions name.
-    """
+    """Return the grid Inductor's launcher would compute of the values of all names in its expressions."""
     expression = symbol("torch._inductor.runtime.triton_heuristics", "GridExpr").from_meta(inductor_meta, config)
     x, y, z = expression.eval_slow(values)
     return x, y, z
@@ -205,10 +163,7 @@ LAUNCHES = {
 
 @contextlib.contextmanager
 def active_driver(driver: Any) -> Iterator[None]:
-    """Make ``driver`` Triton's active driver.
-
-    ``triton.runtime.driver.driver``, whose ``_active`` is the driver in use and None before the first (3.6 to 3.9).
-    """
+    """Make ``driver`` Triton's active driver, which is None before the first (3.6 to 3.9)."""
     holder = symbol("triton.runtime.driver", "driver")
     before = holder._active
     holder.set_active(driver)
@@ -216,11 +171,6 @@ def active_driver(driver: Any) -> Iterator[None]:
         yield
     finally:
         holder._active = before
-
-
-def gpu_target(backend: str, arch: int | str, warp_size: int) -> Any:
-    """``triton.backends.compiler.GPUTarget``: ``cuda`` and 90 for an NVIDIA GPU of 9.0 (triton 3.6 to 3.9)."""
-    return symbol("triton.backends.compiler", "GPUTarget")(backend, arch, warp_size)
 
 
 def stand_alone() -> None:
@@ -235,20 +185,13 @@ def stand_alone() -> None:
 
 
 def torch_code_key() -> str:
-    """Return PyTorch's digest of the code that generates kernels: takes half a second, once per process.
-
-    ``torch._inductor.codecache.torch_key``: versions and the sources of ``torch._inductor`` (2.11 to 2.15).
-    """
+    """Return PyTorch's digest of versions and of Inductor's sources: half a second, once per process."""
     digest: bytes = symbol("torch._inductor.codecache", "torch_key")()
     return digest.hex()
 
 
 def code_keys() -> tuple[str, ...]:
-    """Return :func:`torch_code_key` and Triton's own digest, which takes as long.
-
-    The latter is from ``torch._inductor.runtime.triton_compat`` (2.11 to 2.15). Both are in the key of each of
-    Inductor's caches.
-    """
+    """Return :func:`torch_code_key` and Triton's own digest, which takes as long; each cache's keys have both."""
     return torch_code_key(), symbol("torch._inductor.runtime.triton_compat", "triton_key")()
 
 
@@ -274,11 +217,7 @@ def config_text(config: Any) -> str:
 
 
 def compile_config(tuner: Any, config: Any, backend: str, arch: int | str, warp_size: int) -> Any:
-    """Compile ``tuner``'s function like the tuner, with another target; returns a ``CompiledKernel``.
-
-    Uses ``CachingAutotuner._create_compile_meta`` and ``_create_compile_options``, ``triton.compiler.ASTSource``,
-    ``triton.backends.compiler.GPUTarget`` and ``triton.compile``.
-    """
+    """Compile ``tuner``'s function like the tuner, with another target; returns a ``CompiledKernel``."""
     meta = tuner._create_compile_meta(config)
     options = tuner._create_compile_options(config, meta)
     if backend == "hip":
@@ -435,11 +374,7 @@ def _guard_registry() -> Any:
 
 @contextlib.contextmanager
 def wrapper_code_for_cpu_tensors() -> Iterator[None]:
-    """Make generated wrappers enter no device, set none and fetch no stream.
-
-    ``register_device_op_overrides`` of ``torch._inductor.codegen.common`` defines how these statements are written
-    (2.11 to 2.15).
-    """
+    """Make generated wrappers enter no device, set none and fetch no stream (2.11 to 2.15)."""
     common = "torch._inductor.codegen.common"
     symbol(common, "init_backend_registration")()
     symbol(common, "get_device_op_overrides")("cuda")  # imports and registers PyTorch's own

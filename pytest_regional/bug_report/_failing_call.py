@@ -11,7 +11,7 @@ import math
 import operator
 import os
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ import pytest
 import torch
 import torch.fx
 
-from pytest_regional._base.errors import RegionalValueError
 from pytest_regional._base.processes import cpu_seconds
 from pytest_regional._base.text import first_line, tuple_text
 from pytest_regional._torch.fx_graphs import qualified_name, run_checked
@@ -33,11 +32,6 @@ from pytest_regional.harness.parity.inputs import copy_inputs
 from pytest_regional.harness.parity.report import BadProgramError, ParityError
 from pytest_regional.harness.raised import class_of
 from pytest_regional.harness.regional import Regional
-
-
-class _UnwritableGraphError(RegionalValueError):
-    """A graph, or an input of it, that no source makes; the message says what it holds."""
-
 
 #: Whether a graph fails with inputs as the whole one did.
 Fails = Callable[[torch.fx.GraphModule, Sequence[Any]], bool]
@@ -64,11 +58,17 @@ def reduced(module: torch.fx.GraphModule, inputs: Sequence[Any], fails: Fails, *
         seconds: of processor time, how long to go on.
     """
     best, until = Reduced(module, tuple(inputs)), cpu_seconds() + seconds
-    results = len(_results(module.graph))
-    for number in range(results) if results > 1 else ():
+
+    def holds(one: Reduced) -> bool:
+        return cpu_seconds() < until and fails(one.module, one.inputs)
+
+    results = module.graph.output_node().args[0]
+    several = isinstance(results, tuple | list) and len(results) > 1
+    for number in range(len(results)) if several else ():
         graph = _copy(module.graph)
-        alone = _finished(best, graph, [_results(graph)[number]])
-        if _holds(alone, fails, until):
+        graph.output_node().args = ((graph.output_node().args[0][number],),)
+        alone = _finished(module, graph, inputs)
+        if holds(alone):
             best = alone
             break
     size = _count(best)
@@ -76,17 +76,13 @@ def reduced(module: torch.fx.GraphModule, inputs: Sequence[Any], fails: Fails, *
         start = 0
         while start < _count(best) and cpu_seconds() < until:
             smaller = [without(best, start, size), ended_at(best, _count(best) - start - size)]
-            found = next((one for one in smaller if one is not None and _holds(one, fails, until)), None)
+            found = next((one for one in smaller if one is not None and holds(one)), None)
             if found is None:
                 start += size
             else:
                 best = found
         size //= 2
     return best
-
-
-def _holds(one: Reduced, fails: Fails, until: float) -> bool:
-    return cpu_seconds() < until and fails(one.module, one.inputs)
 
 
 def _computed(graph: torch.fx.Graph) -> list[torch.fx.Node]:
@@ -98,53 +94,41 @@ def _count(one: Reduced) -> int:
     return len(_computed(one.module.graph))
 
 
-def _results(graph: torch.fx.Graph) -> list[Any]:
-    (output,) = (node for node in graph.nodes if node.op == "output")
-    return list(output.args[0]) if isinstance(output.args[0], tuple | list) else [output.args[0]]
-
-
 def ended_at(one: Reduced, count: int) -> Reduced | None:
     """Return the first ``count`` operators, of which the last gives the result; ``None`` where it is no tensor."""
     graph = _copy(one.module.graph)
     computed = _computed(graph)
     if not 0 < count < len(computed):
         return None
-    values = _values(one)
     last = computed[count - 1]
-    if not isinstance(values.get(last.name), torch.Tensor):
+    if not isinstance(_values(one).get(last.name), torch.Tensor):
         return None
-    (output,) = (node for node in graph.nodes if node.op == "output")
-    output.args = ((last,),)
+    graph.output_node().args = ((last,),)
     for node in reversed(computed[count:]):
         graph.erase_node(node)
-    return _finished(one, graph, [last])
+    return _finished(one.module, graph, one.inputs)
 
 
 def without(one: Reduced, start: int, count: int) -> Reduced | None:
     """Return the graph with inputs in place of the operators from ``start`` on; ``None`` where that cannot be."""
     graph = _copy(one.module.graph)
     chosen = set(_computed(graph)[start : start + count])
-    results = _results(graph)
     needed = [node for node in chosen if any(user not in chosen for user in node.users)]
     values = _values(one)
     if not all(isinstance(values.get(node.name), torch.Tensor) for node in needed):
         return None
     first = next(iter(graph.nodes))
-    inputs = list(one.inputs)
+    given = []
     for node in sorted(needed, key=lambda node: node.name):
-        value = values[node.name]
         with graph.inserting_before(first):
-            given = graph.placeholder(f"{node.name}_given")
-        node.replace_all_uses_with(given, delete_user_cb=lambda user: user not in chosen)
-        results = [given if result is node else result for result in results]
-        place = [node for node in graph.nodes if node.op == "placeholder"].index(given)
-        inputs.insert(place, value.detach().requires_grad_(value.requires_grad))
-    (output,) = (node for node in graph.nodes if node.op == "output")
-    output.args = (tuple(results),)
+            placeholder = graph.placeholder(f"{node.name}_given")
+        node.replace_all_uses_with(placeholder, delete_user_cb=lambda user: user not in chosen)
+        value = values[node.name]
+        given.append(value.detach().requires_grad_(value.requires_grad))
     for node in reversed(graph.nodes):
         if node in chosen and not node.users:
             graph.erase_node(node)
-    return _finished(Reduced(one.module, tuple(inputs)), graph, results)
+    return _finished(one.module, graph, (*given, *one.inputs))
 
 
 def _copy(graph: torch.fx.Graph) -> torch.fx.Graph:
@@ -173,18 +157,16 @@ def _writes(node: torch.fx.Node) -> bool:
     return bool(node.is_impure() or in_place or name == "setitem" or "out" in node.kwargs)
 
 
-def _finished(one: Reduced, graph: torch.fx.Graph, results: Sequence[Any]) -> Reduced:
-    """Return a graph with these results, without the operators and inputs that nothing reads."""
-    (output,) = (node for node in graph.nodes if node.op == "output")
-    output.args = (tuple(results),)
+def _finished(module: torch.fx.GraphModule, graph: torch.fx.Graph, given: Sequence[Any]) -> Reduced:
+    """Return a graph without the operators and inputs that nothing reads; ``module`` has its attributes."""
     graph.eliminate_dead_code(is_impure_node=_writes)
     inputs = []
-    for node, value in zip([node for node in graph.nodes if node.op == "placeholder"], one.inputs, strict=True):
+    for node, value in zip(graph.find_nodes(op="placeholder"), given, strict=True):
         if node.users:
             inputs.append(value)
         else:
             graph.erase_node(node)
-    return Reduced(torch.fx.GraphModule(one.module, graph), tuple(inputs))
+    return Reduced(torch.fx.GraphModule(module, graph), tuple(inputs))
 
 
 #: How long a graph is made smaller.
@@ -204,7 +186,7 @@ def pytest_exception_interact(node: Any, call: Any, report: Any) -> None:
     else:
         try:
             data = _written(check, error)
-        except (NoGraphError, _UnwritableGraphError) as reason:
+        except NoGraphError as reason:
             data = {"refused": str(reason)}
     answer.write_text(json.dumps(data), encoding="utf-8")
 
@@ -214,7 +196,7 @@ def _written(check: ParityCheck, error: ParityError) -> dict[str, Any]:
 
     Raises:
         NoGraphError: Dynamo makes none of it, fails, or makes several of which none fails alone.
-        _UnwritableGraphError: it calls what no source names.
+        NoGraphError: it calls what no source names.
     """
     kinds = _kinds(error)
 
@@ -256,7 +238,7 @@ def _written(check: ParityCheck, error: ParityError) -> dict[str, Any]:
     return {
         "program": source_of_graph(small.module.graph),
         "plain": source_of_graph(small.module.graph, annotated=False),
-        "inputs": list(sources_of_inputs(small.inputs)),
+        "inputs": sources_of_inputs(small.inputs),
         "origin": kinds_of(replace(one, where=one.where.rpartition(": ")[2]) for one in error.report.mismatches),
         "seen": str(first) if first else str(error).partition("\n")[0],
         "operators": sorted(
@@ -323,9 +305,6 @@ def source_of_graph(graph: torch.fx.Graph, *, annotated: bool = True) -> str:
     """Return the source of a function ``program`` with the operators of a graph, and its annotations.
 
     Bodies of operators such as ``cond`` are functions before it.
-
-    Raises:
-        _UnwritableGraphError: it calls what no source names.
     """
     text = "\n\n\n".join(_functions("program", graph, annotated=annotated))
     imports = [f"import {name}" for name in ("math", "operator") if f"{name}." in text]
@@ -337,7 +316,7 @@ def _functions(name: str, graph: torch.fx.Graph, *, annotated: bool) -> list[str
     """Return the source of a graph as a function; before it those of the bodies that its operators call."""
     prefix = "" if name == "program" else f"{name}_"
     # Inputs are numbered, results are called by their operators, bodies as the graph has them.
-    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    inputs = graph.find_nodes(op="placeholder")
     names = {node: f"{node.name}_" for node in graph.nodes} | {node: f"x{n}" for n, node in enumerate(inputs)}
     bodies: dict[str, list[str]] = {}
     for node in graph.nodes:
@@ -345,21 +324,20 @@ def _functions(name: str, graph: torch.fx.Graph, *, annotated: bool) -> list[str
             names[node] = f"{prefix}{node.target}_"
             called = getattr(graph.owning_module, str(node.target), None)
             if not isinstance(called, torch.fx.GraphModule):
-                raise _UnwritableGraphError(f"the graph holds {node.target}, a {type(called).__name__}")
+                raise NoGraphError(f"the graph holds {node.target}, a {type(called).__name__}")
             bodies[names[node]] = _functions(names[node], called.graph, annotated=annotated)
     lines = [f"def {name}({', '.join(names[node] for node in inputs)}):"]
-    computed = [node for node in graph.nodes if node.op.startswith("call")]
     for custom, nodes in itertools.groupby(
-        computed, lambda node: node.meta.get("custom") or None if annotated else None
+        _computed(graph), lambda node: node.meta.get("custom") or None if annotated else None
     ):
         body = [f"{names[node]} = {_call(node, names)}" for node in nodes]
         if custom is None:
             lines += [f"    {line}" for line in body]
         else:
             lines += [f"    with annotate({_text(custom, names)}):", *(f"        {line}" for line in body)]
-    (output,) = (node for node in graph.nodes if node.op == "output")
-    several = isinstance(output.args[0], tuple | list)
-    results = output.args[0] if several else (output.args[0],)
+    returned = graph.output_node().args[0]
+    several = isinstance(returned, tuple | list)
+    results = returned if several else (returned,)
     # A condition of a loop is one value; a program always returns a tuple.
     end = "," if several or name == "program" else ""
     lines.append(f"    return {', '.join(_text(one, names) for one in results)}{end}")
@@ -372,36 +350,26 @@ def _call(node: torch.fx.Node, names: Mapping[torch.fx.Node, str]) -> str:
     if node.op == "call_method":
         return f"{arguments[0]}.{node.target}({', '.join([*arguments[1:], *named])})"
     if node.op != "call_function":
-        raise _UnwritableGraphError(f"the graph calls {node.target!r} of a module")
+        raise NoGraphError(f"the graph calls {node.target!r} of a module")
     if node.target in _BETWEEN and not named:
         return f" {_BETWEEN[node.target]} ".join(arguments)
     if node.target is operator.getitem:
         index = node.args[1]
         inner = ", ".join(_text(one, names) for one in index) if isinstance(index, tuple) and index else arguments[1]
         return f"{arguments[0]}[{inner}]"
-    name = _function(node.target)
-    if any(one.op == "get_attr" for one in node.all_input_nodes) and name not in _WITH_BODIES:
-        raise _UnwritableGraphError(f"the graph calls {name}, whose bodies cannot be given as functions")
-    return f"{name}({', '.join([*arguments, *named])})"
-
-
-def _function(target: Any) -> str:
-    name = qualified_name(target).replace("_operator.", "operator.")
+    name = qualified_name(node.target).replace("_operator.", "operator.")
     try:
         found = operator.attrgetter(name.partition(".")[2])(torch if name.startswith("torch.") else operator)
     except AttributeError:
         found = None
-    if found is target:
-        return name
-    raise _UnwritableGraphError(f"the graph calls {name}, which is not PyTorch's")
+    if found is not node.target:
+        raise NoGraphError(f"the graph calls {name}, which is not PyTorch's")
+    if any(one.op == "get_attr" for one in node.all_input_nodes) and name not in _WITH_BODIES:
+        raise NoGraphError(f"the graph calls {name}, whose bodies cannot be given as functions")
+    return f"{name}({', '.join([*arguments, *named])})"
 
 
 def _text(value: Any, names: Mapping[torch.fx.Node, str]) -> str:
-    """Return an argument as source.
-
-    Raises:
-        _UnwritableGraphError: it has none.
-    """
     if isinstance(value, torch.fx.Node):
         return names[value]
     if isinstance(value, slice):
@@ -421,38 +389,35 @@ def _text(value: Any, names: Mapping[torch.fx.Node, str]) -> str:
         return repr(value) if math.isfinite(value) else f"float('{value}')"
     if isinstance(value, _PLAIN):
         return "..." if value is ... else repr(value)
-    raise _UnwritableGraphError(f"the graph has an argument of type {type(value).__name__}")
+    raise NoGraphError(f"the graph has an argument of type {type(value).__name__}")
 
 
-def sources_of_inputs(inputs: Sequence[Any]) -> Iterator[str]:
-    """Yield sources of a function ``inputs`` that makes tensors like the given ones, the plainest first.
+def sources_of_inputs(inputs: Sequence[Any]) -> list[str]:
+    """Return sources of a function ``inputs`` that makes tensors like the given ones, the plainest first.
 
     The last one makes the same values, where they are few enough to be written down.
     """
     made: list[str] = []
     sizes = sum(one.numel() for one in inputs if isinstance(one, torch.Tensor))
-    fills = ("randn", "ones", "arange")
-    kinds = (*fills, "written") if sizes > _SHORT else ("written", *fills)
+    kinds = ["randn", "ones", "arange"]
+    if sizes <= _WRITTEN:
+        kinds.insert(0 if sizes <= _SHORT else len(kinds), "written")
     for kind in kinds:
-        if kind == "written" and sizes > _WRITTEN:
-            continue
         lines = [f"x{number} = {_tensor(one, kind)}" for number, one in enumerate(inputs)]
         drawn = ["torch.manual_seed(0)"] * any("torch.rand" in line for line in lines)
         values = ", ".join(f"x{number}" for number in range(len(inputs)))
         made.append("\n".join(["def inputs():", *(f"    {line}" for line in (*drawn, *lines, f"return [{values}]"))]))
-    yield from dict.fromkeys(made)
+    return list(dict.fromkeys(made))
 
 
 def _tensor(value: Any, kind: str) -> str:
     if not isinstance(value, torch.Tensor):
         return repr(value)
-    value_of = value.detach()
-    shape = tuple(value.shape)
-    text = _made(value_of, kind)
-    if not value_of.is_contiguous() and value_of.numel():
-        extent = sum((size - 1) * stride for size, stride in zip(shape, value_of.stride(), strict=True)) + 1
-        memory = value_of.as_strided((extent,), (1,))
-        text = f"{_made(memory, kind)}.as_strided({shape}, {tuple(value_of.stride())})"
+    shape, plain = tuple(value.shape), value.detach()
+    text = _made(plain, kind)
+    if not plain.is_contiguous() and plain.numel():
+        extent = sum((size - 1) * stride for size, stride in zip(shape, plain.stride(), strict=True)) + 1
+        text = f"{_made(plain.as_strided((extent,), (1,)), kind)}.as_strided({shape}, {tuple(plain.stride())})"
     return f"{text}.requires_grad_()" if value.requires_grad else text
 
 

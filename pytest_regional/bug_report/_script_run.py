@@ -15,7 +15,7 @@ import runpy
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from pytest_regional._base.errors import RegionalError
 from pytest_regional._torch import fx_graphs
 from pytest_regional._torch.config import INDUCTOR, patched_config
 from pytest_regional._torch.dynamo import same_as_reference
+from pytest_regional._torch.patching import Patch, applied
 from pytest_regional.backends import registry
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.bug_report.known_issues import SILENT, features_of, operators_of
@@ -139,25 +140,19 @@ def _execute(script: Path) -> int:
     return 0
 
 
-@contextlib.contextmanager
-def _reseeded(offset: int) -> Iterator[None]:
+def _reseeded(offset: int) -> AbstractContextManager[None]:
     """Have every seed be another one."""
-    seed, generator = torch.manual_seed, torch.Generator
+    seed = torch.manual_seed
 
     class Generator(torch.Generator):  # type: ignore[misc]  # torch is not typed here
         def manual_seed(self, number: int) -> Any:
             return super().manual_seed(number + offset)
 
-    if offset:
-        torch.manual_seed, torch.Generator = lambda number: seed(number + offset), Generator
-    try:
-        yield
-    finally:
-        torch.manual_seed, torch.Generator = seed, generator
+    changed = [Patch(torch, "manual_seed", lambda number: seed(number + offset)), Patch(torch, "Generator", Generator)]
+    return applied(changed)
 
 
-@contextlib.contextmanager
-def _torch_compile(replacement: Callable[..., Any]) -> Iterator[None]:
+def _torch_compile(replacement: Callable[..., Any]) -> AbstractContextManager[None]:
     """Have ``torch.compile``, as a function and as a decorator, call something else.
 
     Not where PyTorch itself calls it: ``torch.cond`` compiles its branches in eager, too.
@@ -170,11 +165,7 @@ def _torch_compile(replacement: Callable[..., Any]) -> Iterator[None]:
             return original(model, **options)
         return replacement(model, **options) if model is not None else functools.partial(compile, **options)
 
-    torch.compile = compile
-    try:
-        yield
-    finally:
-        torch.compile = original
+    return applied([Patch(torch, "compile", compile)])
 
 
 def _culprit(script: Path, facts: Mapping[str, Any], seconds: float) -> dict[str, str]:

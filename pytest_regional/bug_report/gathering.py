@@ -22,10 +22,6 @@ RESEEDED = (1, 2, 3)
 _COLLECT_ENV_SECONDS = 120.0
 
 
-class NotReproducedError(RegionalRuntimeError):
-    """No script shows the defect here; the message says what each did."""
-
-
 @dataclass(frozen=True)
 class BugReport:
     """All that a report says.
@@ -85,7 +81,7 @@ def gather(
         trace: a folder for PyTorch's structured trace.
 
     Raises:
-        NotReproducedError: no script shows it; says what each did.
+        RegionalRuntimeError: no script shows it; says what each did.
     """
     compiler, script, shown = _shown(subject, runner)
     names = dict.fromkeys((*STAGES, *filter(None, (compiler, backend))))
@@ -126,11 +122,7 @@ def gather(
 
 
 def _shown(subject: Subject, runner: ScriptRunner) -> tuple[str, str, ScriptRun]:
-    """Return the backend and the plainest script that shows the defect, and what became of it.
-
-    Raises:
-        NotReproducedError: none does.
-    """
+    """Return the backend and the plainest script that shows the defect, and what became of it."""
     ended = []
     for backend, scripts in subject.scripts.items():
         if not scripts:
@@ -141,7 +133,7 @@ def _shown(subject: Subject, runner: ScriptRunner) -> tuple[str, str, ScriptRun]
         raised = subject.raises is not None and last.outcome == "raises" and subject.raises in last.said
         if raised or last.outcome in ("wrong", "died"):
             return backend, scripts[len(runs) - 1], last
-    raise NotReproducedError(f"{subject.name} is not reproduced here. What each script did:\n" + "\n".join(ended))
+    raise RegionalRuntimeError(f"{subject.name} is not reproduced here. What each script did:\n" + "\n".join(ended))
 
 
 def _environment() -> str:

@@ -113,10 +113,10 @@ class Seen:
     culprit: str = ""
     name: str = ""
 
-    def similar_to(self, issues: Iterable[KnownIssue], at_least: float = LIKELY) -> tuple[Known, ...]:
+    def similar_to(self, issues: Iterable[KnownIssue]) -> tuple[Known, ...]:
         """Return the issues that are alike, the likeliest first."""
         known = [Known(issue, self.likeness(issue)) for issue in issues if issue.name != self.name]
-        return tuple(sorted((one for one in known if one.likeness >= at_least), key=lambda one: -one.likeness))
+        return tuple(sorted((one for one in known if one.likeness >= LIKELY), key=lambda one: -one.likeness))
 
     def likeness(self, issue: KnownIssue) -> float:
         """Return how alike an issue is, from 0 to 1; 0 where anything that is known for certain speaks against it.
@@ -206,46 +206,33 @@ _PYTORCHS = ("aten", "prims")
 _LARGE = 1e19
 
 
-class _Functions(TorchFunctionMode):  # type: ignore[misc]  # torch is not typed here
-    """Takes down the functions of ``torch``, and the methods of tensors, that a program calls."""
-
-    def __init__(self, names: dict[str, None]) -> None:
-        super().__init__()
-        self._names = names
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", "")
-        # What stands for a property is called __get__.
-        named = func.__self__.__name__ if name == "__get__" else name
-        self._names[named.strip("_") if named.startswith("__") else named] = None
-        return func(*args, **(kwargs or {}))
-
-
-class _Kernels(dispatch_mode()):  # type: ignore[misc]
-    """Takes down the operators that run: ``aten_div_Tensor_mode``, and ``custom_scale`` for one of a user's."""
-
-    #: PyTorch refuses operators that are given a program where a mode does not say that it takes them.
-    supports_higher_order_operators = True
-
-    def __init__(self, names: dict[str, None]) -> None:
-        super().__init__()
-        self._names = names
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        namespace, *name = str(func).split(".")
-        known = not name or namespace in _PYTORCHS
-        self._names["_".join((namespace if known else "custom", *name))] = None
-        return func(*with_memory(func, args), **(kwargs or {}))
-
-
 def operators_of(call: Callable[[], Any]) -> tuple[str, ...]:
     """Return the names of the operators that ``call`` runs in eager, each once, in order of first appearance.
 
-    Raises:
-        Exception: what ``call`` raises.
+    They are the functions of ``torch`` and the methods of tensors that it calls, and the operators that run:
+    ``aten_div_Tensor_mode``, and ``custom_scale`` for one of a user's.
     """
     names: dict[str, None] = {}
-    with _Kernels(names), _Functions(names):
+
+    class Functions(TorchFunctionMode):  # type: ignore[misc]  # torch is not typed here
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = getattr(func, "__name__", "")
+            # What stands for a property is called __get__.
+            named = func.__self__.__name__ if name == "__get__" else name
+            names[named.strip("_") if named.startswith("__") else named] = None
+            return func(*args, **(kwargs or {}))
+
+    class Kernels(dispatch_mode()):  # type: ignore[misc]
+        #: PyTorch refuses operators that are given a program where a mode does not say that it takes them.
+        supports_higher_order_operators = True
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            namespace, *name = str(func).split(".")
+            known = not name or namespace in _PYTORCHS
+            names["_".join((namespace if known else "custom", *name))] = None
+            return func(*with_memory(func, args), **(kwargs or {}))
+
+    with Kernels(), Functions():
         call()
     return tuple(names)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_regional._base.errors import RegionalValueError
-from pytest_regional.bug_report.scripts import ScriptParts, Subject, checks_of, may_read_regions, words_for
+from pytest_regional.bug_report.scripts import Subject, checks_of, may_read_regions, short_script, words_for
 from pytest_regional.fuzz.findings.scripts import backend_source
 from pytest_regional.harness.process import interpreter_environment, run_interpreter
 
@@ -222,7 +222,7 @@ def subject_of_test(test: str, options: str = "") -> Subject:
         source, before = backend_source(backend)
         program = data["program" if may_read_regions(backend) else "plain"]
         scripts[backend] = tuple(
-            ScriptParts(program, inputs, source, check, options=dynamic, before=before).text
+            short_script(program, inputs, source, check, options=dynamic, before=before)
             for check in checks
             for inputs in data["inputs"]
         )

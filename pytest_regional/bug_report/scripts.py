@@ -23,6 +23,7 @@ from pytest_regional.fuzz.findings.scripts import backend_source
 from pytest_regional.fuzz.model.arguments import assignments
 from pytest_regional.fuzz.model.program import Program, Region, Step
 from pytest_regional.fuzz.model.source import inputs_source, source_without_inputs
+from pytest_regional.fuzz.oracles import ORACLES
 
 #: The stages of ``torch.compile``, each with one more than the one before: the ablation that PyTorch asks for.
 STAGES = ("eager", "aot_eager", "aot_eager_decomp_partition", "inductor")
@@ -78,11 +79,20 @@ _SEEN_BY = {
 }
 
 
-@dataclass(frozen=True)
-class ScriptParts:
-    """What a script is made of.
+def short_script(
+    program: str,
+    inputs: str,
+    backend: str,
+    check: str,
+    *,
+    calls: int = 1,
+    options: str = "",
+    before: str = "",
+    training: bool = False,
+) -> str:
+    """Return a script.
 
-    Attributes:
+    Args:
         program: source of the function ``program``, with all that it needs.
         inputs: source of the function ``inputs(seed)``.
         backend: what ``torch.compile`` is given, as source.
@@ -92,34 +102,21 @@ class ScriptParts:
         before: source that stands before the compile, such as the definition of a backend.
         training: whether something in the backward raises.
     """
-
-    program: str
-    inputs: str
-    backend: str
-    check: str
-    calls: int = 1
-    options: str = ""
-    before: str = ""
-    training: bool = False
-
-    @property
-    def text(self) -> str:
-        """The script."""
-        seed = "seed=seed" if self.calls > 1 else ""
-        if self.check == "raises":
-            body = [f"program(*inputs({seed}))  # eager raises nothing", f"found = compiled(*inputs({seed}))"]
-            body += ["sum(x.sum() for x in found if x.requires_grad).backward()"] * self.training
-        else:
-            body = [f"a, b = inputs({seed}), inputs({seed})", "found, expected = compiled(*a), program(*b)"]
-            body += _CHECKS[self.check]
-        if self.calls > 1:
-            body = [f"for seed in range({self.calls}):", *(f"    {line}" for line in body)]
-        compiled = f"compiled = torch.compile(program, backend={self.backend}{self.options})"
-        parts = [self.program, self.inputs, *([self.before] if self.before else []), "\n".join([compiled, *body])]
-        return without_scaffold("\n\n".join(part.strip("\n") for part in parts))
+    seed = "seed=seed" if calls > 1 else ""
+    if check == "raises":
+        body = [f"program(*inputs({seed}))  # eager raises nothing", f"found = compiled(*inputs({seed}))"]
+        body += ["sum(x.sum() for x in found if x.requires_grad).backward()"] if training else []
+    else:
+        body = [f"a, b = inputs({seed}), inputs({seed})", "found, expected = compiled(*a), program(*b)"]
+        body += _CHECKS[check]
+    if calls > 1:
+        body = [f"for seed in range({calls}):", *(f"    {line}" for line in body)]
+    compiled = f"compiled = torch.compile(program, backend={backend}{options})"
+    parts = [program, inputs, *([before] if before else []), "\n".join([compiled, *body])]
+    return without_scaffold("\n\n".join(part.strip("\n") for part in parts))
 
 
-def scripts_of(program: Program, origin: str, backend: str) -> Iterator[ScriptParts]:
+def scripts_of(program: Program, origin: str, backend: str) -> Iterator[str]:
     """Yield scripts that may show what is wrong with a program, the plainest first.
 
     Args:
@@ -136,8 +133,10 @@ def scripts_of(program: Program, origin: str, backend: str) -> Iterator[ScriptPa
     for calls in (1, 2) if firsts else (2,):
         for check in dict.fromkeys(check for kind in firsts or kinds for check in checks_of(kind)):
             for inputs in _inputs_of(plain, calls):
-                training = check == "raises" and program.training
-                yield ScriptParts(source, inputs, name, check, calls, options, before, training)
+                training = program.training
+                yield short_script(
+                    source, inputs, name, check, calls=calls, options=options, before=before, training=training
+                )
 
 
 def may_read_regions(backend: str) -> bool:
@@ -178,14 +177,11 @@ def _inputs_of(program: Program, calls: int) -> Iterator[str]:
             for dim in one.dynamic
         ]
         if not any("device" in line for line in filled):
-            yield _function([*filled, *marks, f"return [{values}]"], calls)
+            drawn = any("torch.rand" in line for line in filled)
+            seeded = [f"torch.manual_seed({'seed' if calls > 1 else 0})"] if drawn or calls > 1 else []
+            body = (*seeded, *filled, *marks, f"return [{values}]")
+            yield "\n".join([f"def inputs({'seed' if calls > 1 else ''}):", *(f"    {line}" for line in body)])
     yield inputs_source(program.arguments)
-
-
-def _function(lines: Sequence[str], calls: int) -> str:
-    drawn = any("torch.rand" in line for line in lines)
-    seeded = [f"torch.manual_seed({'seed' if calls > 1 else 0})"] if drawn or calls > 1 else []
-    return "\n".join([f"def inputs({'seed' if calls > 1 else ''}):", *(f"    {line}" for line in (*seeded, *lines))])
 
 
 def _filled(found: re.Match[str], fill: str, reshaped: str) -> str:
@@ -207,19 +203,17 @@ _SCAFFOLD = ("os.environ", "sys.excepthook")
 
 def without_scaffold(text: str) -> str:
     """Return a script without its private cache, its hook for exceptions, and imports that only these need."""
-    drop: set[int] = set()
-    kept = []
-    for statement in ast.parse(text).body:
-        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]).startswith(_SCAFFOLD):
-            drop.update(range(statement.lineno - 1, statement.end_lineno or statement.lineno))
-        else:
-            kept.append(statement)
-    used = {node.id for statement in kept for node in ast.walk(statement) if isinstance(node, ast.Name)}
-    for statement in kept:
-        if isinstance(statement, ast.Import):
-            names = {(alias.asname or alias.name).partition(".")[0] for alias in statement.names}
+    statements = ast.parse(text).body
+    assigned = [one for one in statements if isinstance(one, ast.Assign)]
+    dropped: list[ast.stmt] = [one for one in assigned if ast.unparse(one.targets[0]).startswith(_SCAFFOLD)]
+    kept = [one for one in statements if one not in dropped]
+    used = {node.id for one in kept for node in ast.walk(one) if isinstance(node, ast.Name)}
+    for one in statements:
+        if isinstance(one, ast.Import):
+            names = {(alias.asname or alias.name).partition(".")[0] for alias in one.names}
             if names.isdisjoint(used):
-                drop.update(range(statement.lineno - 1, statement.end_lineno or statement.lineno))
+                dropped.append(one)
+    drop = {number for one in dropped for number in range(one.lineno - 1, one.end_lineno or one.lineno)}
     lines: list[str] = []
     for number, line in enumerate(text.splitlines()):
         if number not in drop and (line or lines[-2:] != ["", ""]):
@@ -239,9 +233,6 @@ _SEEN = {
     "draws": "other random numbers than eager",
 }
 _PLACES = {"grad": "gradients", "input": "inputs afterwards"}
-
-#: Oracles of what one or two calls leave, which a short script can compare with eager.
-COMPARED = ("compiles", "parity", "further_calls", "rewrites", "integer_twin")
 
 #: Operators that are given a program.
 _CALLERS = (
@@ -323,10 +314,11 @@ def _of_finding(name: str, finding: Finding) -> Subject:
     kinds = tuple(dict.fromkeys(kind.strip().partition(" (")[0] for kind in origin.split(",")))
     # The stage with the least is the plainest.
     first = ("aot_eager",) if finding.backend == "aot_eager" else ()
+    oracle = ORACLES.get(finding.signature.oracle)
     scripts = {}
     for backend in dict.fromkeys((*first, "inductor", "torch", finding.backend)):
-        parts = scripts_of(finding.program, origin, backend) if finding.signature.oracle in COMPARED else iter(())
-        scripts[backend] = tuple(one.text for one in itertools.islice(parts, _MOST_SCRIPTS))
+        made = scripts_of(finding.program, origin, backend) if oracle and oracle.scripted else iter(())
+        scripts[backend] = tuple(itertools.islice(made, _MOST_SCRIPTS))
         if backend == finding.backend:
             scripts[backend] += (finding.script_with_torch_alone or finding.script,)
     operators = finding.program.operators

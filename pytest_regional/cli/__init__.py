@@ -2,8 +2,9 @@
 
 One module per command, which is imported when the command is chosen: ``backends``, ``bisect_version``, ``bug_report``,
 ``explain_key``, ``findings``, ``fuzz``, ``merge``, ``new_backend`` and ``replay``. Each has ``add_arguments(parser)``
-and ``run(asked)``. ``targets`` imports what a name says.
-May import: every package but ``reference`` and ``emulation``.
+and ``run(asked)``, which returns the exit status; the message of a ``RegionalError``, mostly a ``UsageError``, is all
+that is printed of it. ``targets`` imports what a name says.
+May import: ``plugin``, ``report``, ``bug_report``, ``fuzz``, ``harness``, ``backends``, ``_base``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pytest_regional.cli.targets import UsageError
+from pytest_regional._base.errors import RegionalError
 
 _COMMANDS = {
     "backends": "list the backends that can be tested, where each comes from, and what it disclaims",
@@ -74,6 +75,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader has seen enough (`| head`). Python flushes once more at its end, where nothing could catch it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except UsageError as error:
+    except RegionalError as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2

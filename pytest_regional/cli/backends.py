@@ -38,11 +38,7 @@ class _Listing:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_cmdline_main(self, config: pytest.Config) -> int:
-        """Print the list.
-
-        Raises:
-            pytest.UsageError: the section of pyproject.toml is not understood.
-        """
+        """Print the list."""
         of_ini = [name.strip() for name in (options.text_of(config, "backends") or "").split(",") if name.strip()]
         try:
             for line in _lines([*of_ini, *self._names], config.rootpath):

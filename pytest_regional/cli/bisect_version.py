@@ -78,12 +78,7 @@ def add_environments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(asked: argparse.Namespace) -> int:
-    """Check the finding with each release and print the table; return the exit status.
-
-    Raises:
-        UsageError: a finding or a directory that is not there, text that names no release, or one that cannot be
-            installed.
-    """
+    """Check the finding with each release and print the table; return the exit status."""
     finding, releases = asked.finding.absolute(), versions(asked.torch)
     if not finding.is_file() or finding.suffix not in (".json", ".py"):
         raise UsageError(f"{asked.finding} is no finding: give a finding's .json file or a script")
@@ -118,11 +113,7 @@ def conclusion(checked: Sequence[Checked]) -> str:
 
 
 def environment(asked: argparse.Namespace, version: str) -> Path:
-    """Return the interpreter of a virtual environment with one release of PyTorch and this package; make it if missing.
-
-    Raises:
-        UsageError: pip cannot install that.
-    """
+    """Return the interpreter of an environment with one release of PyTorch and this package, made if missing."""
     kept = asked.environments
     if kept is None:
         cache = os.environ.get("XDG_CACHE_HOME", "")
@@ -171,11 +162,7 @@ def _check(python: Path, finding: Path, version: str, backend: str | None) -> Ch
 
 
 def versions(text: str) -> list[str]:
-    """Return the releases that an option names.
-
-    Raises:
-        UsageError: text that names none.
-    """
+    """Return the releases that an option names."""
     named = [version.strip() for version in text.split(",")]
     for version in named:
         if not re.fullmatch(r"\d+\.\d+[\w.+]*", version):

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_regional._base.errors import RegionalValueError
+from pytest_regional._base.errors import RegionalRuntimeError
 from pytest_regional._base.files import write_whole
 from pytest_regional.backends.registry import BackendImportError, UnknownBackendError, resolve
 from pytest_regional.cli import bisect_version
@@ -67,11 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(asked: argparse.Namespace) -> int:
-    """Write the report; return the exit status.
-
-    Raises:
-        UsageError: what is asked for cannot be read, or a release cannot be installed.
-    """
+    """Write the report; return the exit status."""
     if asked.trace and asked.output is None:
         raise UsageError("--trace needs --output: the archive is written next to the report")
     if asked.output is not None:
@@ -83,16 +79,14 @@ def run(asked: argparse.Namespace) -> int:
             raise UsageError(f"--backend: {error}") from error
     versions = bisect_version.versions(asked.torch) if asked.torch else []
     try:
-        from pytest_regional.bug_report.gathering import NotReproducedError, as_markdown  # it imports torch
+        from pytest_regional.bug_report.gathering import as_markdown  # it imports torch
     except ImportError as error:
         raise UsageError(f"no report can be made here: {error}.") from error
 
     with tempfile.TemporaryDirectory(prefix="pytest-regional-report-", ignore_cleanup_errors=True) as folder:
         try:
             report = _gathered(asked, Path(folder), versions)
-        except RegionalValueError as error:
-            raise UsageError(str(error)) from error
-        except NotReproducedError as error:
+        except RegionalRuntimeError as error:
             print(error, file=sys.stderr)
             return 1
     text = as_markdown(report)

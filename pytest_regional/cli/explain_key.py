@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_regional._base.cache_keys import differences, in_words
 from pytest_regional._base.documents import DocumentError, read
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional._base.files import dumps, write_whole
 from pytest_regional._base.text import plural, printable
 from pytest_regional.backends import registry
@@ -51,11 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(asked: argparse.Namespace) -> int:
-    """Print the keys of one program, or how those of two differ; return the exit status.
-
-    Raises:
-        UsageError: a target, a file or a backend is not what it has to be, or a program fails.
-    """
+    """Print the keys of one program, or how those of two differ; return the exit status."""
     if asked.save and asked.second:
         raise UsageError("--save writes the keys of one program: give no second one.")
     targets = [target for target in (asked.first, asked.second) if target]
@@ -75,15 +72,17 @@ def run(asked: argparse.Namespace) -> int:
 def _said(keys: ProgramKeys) -> Iterator[str]:
     yield f"{keys.program} on backend {keys.backend}"
     for number, graph in enumerate(keys.graphs):
-        made = f"key {graph.key}, of {plural(len(graph.texts), 'entry')}"
-        yield f"graph {number}: {made}" if graph.key else f"graph {number} has no key: {_one_line(graph.refusal)}"
+        if graph.key:
+            yield f"graph {number}: key {graph.key}, of {plural(len(graph.texts), 'entry')}"
+        else:
+            yield f"graph {number} has no key: {' '.join(graph.refusal.split())}"
 
 
 def _compared(first: ProgramKeys, second: ProgramKeys) -> Iterator[str]:
     yield f"A: {first.program}"
     yield f"B: {second.program}"
     for number, (one, other) in enumerate(zip(first.graphs, second.graphs, strict=False)):
-        refusals = {which: _one_line(each.refusal) for which, each in (("A", one), ("B", other)) if not each.key}
+        refusals = {which: " ".join(each.refusal.split()) for which, each in (("A", one), ("B", other)) if not each.key}
         for which, refusal in refusals.items():
             yield f"graph {number} of {which} has no key, so nothing is shared: {refusal}"
         if refusals:
@@ -103,10 +102,6 @@ def _compared(first: ProgramKeys, second: ProgramKeys) -> Iterator[str]:
         yield f"Dynamo captures {plural(len(first.graphs), 'graph')} in A, and {len(second.graphs)} in B"
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
 def _save(keys: ProgramKeys, path: Path) -> None:
     if path.suffix != ".json":
         raise UsageError(f"--save={path}: the name has to end with .json.")
@@ -119,7 +114,7 @@ def _save(keys: ProgramKeys, path: Path) -> None:
 
 def _keys(target: str, asked: argparse.Namespace) -> ProgramKeys:
     # They import torch, which reads variables that the user's module may set: see :func:`run`.
-    from pytest_regional.harness.cache_keys import NoCacheKeyError, SavedKeys, keys_of
+    from pytest_regional.harness.cache_keys import SavedKeys, keys_of
     from pytest_regional.harness.isolation import isolated
 
     if target.endswith(".json"):
@@ -127,17 +122,14 @@ def _keys(target: str, asked: argparse.Namespace) -> ProgramKeys:
             return read(Path(target), SavedKeys, "file of keys", remedy=_REMEDY)
         except DocumentError as error:
             raise UsageError(f"{error}.") from error
-    try:
-        spec = registry.resolve(asked.backend or "reference")
-    except registry.UnknownBackendError as error:
-        raise UsageError(str(error)) from error
+    spec = registry.resolve(asked.backend or "reference")
     # What the factory of one program sets does not reach the other one, and both draw the same numbers.
     with tempfile.TemporaryDirectory() as folder, isolated(Path(folder), seed=0):
         try:
             model, args, kwargs = _made_by(find(target), target)
             return keys_of(spec, target, model, args, kwargs, dynamic=asked.dynamic or None)
-        except (UsageError, NoCacheKeyError) as error:
-            raise UsageError(str(error)) from error
+        except (UsageError, RegionalValueError):
+            raise
         except Exception as error:
             # The user's function or program, or Dynamo on it.
             if asked.traceback:
@@ -146,11 +138,7 @@ def _keys(target: str, asked: argparse.Namespace) -> ProgramKeys:
 
 
 def _made_by(factory: Any, target: str) -> tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]:
-    """Call a factory and return model, arguments and keyword arguments.
-
-    Raises:
-        UsageError: it is no factory, or returns something else.
-    """
+    """Call a factory and return model, arguments and keyword arguments."""
     if not callable(factory):
         raise UsageError(f"{target} is {type(factory).__name__}, not {_TARGET_HELP}.")
     made = factory()

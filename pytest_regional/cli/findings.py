@@ -25,11 +25,7 @@ def add_paths(parser: argparse.ArgumentParser) -> None:
 
 
 def checked(paths: Sequence[Path]) -> Sequence[Path]:
-    """Return ``paths``, each of which is there; a folder holds findings.
-
-    Raises:
-        UsageError: a path that is not there, or a folder without findings.
-    """
+    """Return ``paths``, each of which is there; a folder holds findings."""
     from pytest_regional.fuzz.findings.folder import FindingsFolder  # it imports torch
 
     for path in paths:
@@ -59,11 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(asked: argparse.Namespace) -> int:
-    """List the given findings; return the exit status.
-
-    Raises:
-        UsageError: a path that is not there, or a folder without findings.
-    """
+    """List the given findings; return the exit status."""
     from pytest_regional.fuzz.findings.folder import FindingsFolder
 
     if asked.merge is not None:
@@ -85,11 +77,7 @@ def run(asked: argparse.Namespace) -> int:
 
 
 def _merge(folders: Sequence[Path], into: Path) -> int:
-    """Merge folders of findings; return the exit status.
-
-    Raises:
-        UsageError: a path is no directory, or nothing can be written.
-    """
+    """Merge folders of findings; return the exit status."""
     from pytest_regional.fuzz.findings.folder import merge
 
     unreadable: list[DocumentError] = []

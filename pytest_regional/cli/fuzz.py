@@ -8,15 +8,15 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from pytest_regional._base.documents import DocumentError, read
 from pytest_regional._base.errors import RegionalError, RegionalRuntimeError, RegionalValueError
-from pytest_regional._base.limits import Budget, memory_of
+from pytest_regional._base.limits import handling, memory_of
 from pytest_regional._base.text import duration, plural, printable, unknown_name
 from pytest_regional.cli.targets import UsageError
+from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.findings.files import too_many
 from pytest_regional.fuzz.processes import Processes
 from pytest_regional.fuzz.ray_cluster import RayCluster
@@ -74,15 +74,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(asked: argparse.Namespace) -> int:
-    """Run the campaign; return the exit status.
-
-    Raises:
-        UsageError: an option makes no sense, or the campaign cannot run.
-    """
+    """Run the campaign; return the exit status."""
     try:
         return _run(asked)
-    except UsageError:
-        raise
     except KeyboardInterrupt:
         print("ended at once: the same command checks the current programs again")
         return 130
@@ -149,7 +143,7 @@ def _here(asked: argparse.Namespace, work: Work, shown: Shown, lock: int) -> boo
         print("ending after the current programs; once more ends it at once", flush=True)
         processes.stop()
 
-    with _handling(handle):
+    with handling(handle, signal.SIGINT, signal.SIGTERM):
         processes.run()
     return bool(interrupted)
 
@@ -160,20 +154,10 @@ def _on_cluster(asked: argparse.Namespace, work: Work, shown: Shown) -> bool:
     def handle(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    with contextlib.closing(RayCluster(asked.cluster, asked.workers)) as cluster, _handling(handle):
+    ending = handling(handle, signal.SIGINT, signal.SIGTERM)
+    with contextlib.closing(RayCluster(asked.cluster, asked.workers)) as cluster, ending:
         cluster.run(work, shown.look)
     return False
-
-
-@contextlib.contextmanager
-def _handling(handle: Callable[[int, Any], None]) -> Iterator[None]:
-    """Have SIGINT and SIGTERM call ``handle``."""
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class Shown:

@@ -30,11 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(asked: argparse.Namespace) -> int:
-    """Write the merged report; return the exit status.
-
-    Raises:
-        UsageError: a report cannot be read or is of an unfinished run, or the result cannot be written.
-    """
+    """Write the merged report; return the exit status."""
     try:
         outputs = outputs_of(asked.output, Path(), {})
     except RegionalValueError as error:

@@ -26,12 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(asked: argparse.Namespace) -> int:
-    """Replay the given findings; return the exit status.
-
-    Raises:
-        UsageError: a path that is not there, a folder without findings, a folder that cannot be written, or no
-            torch.
-    """
+    """Replay the given findings; return the exit status."""
     try:
         from pytest_regional.fuzz.findings.replaying import Outcome, exit_status, replay
     except ImportError as error:

@@ -137,9 +137,5 @@ class MemoryFaultError(EmulationError):
     """A kernel read or wrote outside its tensors, read memory that nobody wrote, or got an argument it cannot take."""
 
 
-class EmulationTimeoutError(EmulationError):
-    """A kernel still ran when the time that its memory gives it was up."""
-
-
 class KernelAssertionError(EmulationError, AssertionError):
     """A ``device_assert`` in a kernel failed, such as Inductor's check of an indirect index."""

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 import triton.language as tl
 
+from pytest_regional._base.errors import OutOfTimeError
 from pytest_regional._torch.triton import (
     grid_of_inductor_kernel,
     jit_parameters,
@@ -251,11 +252,11 @@ def _guarded(
     def body() -> None:
         try:
             function(**values)
-        except EmulationError as error:
+        except (EmulationError, OutOfTimeError) as error:
             raise type(error)(f"{error}\n{_line_of(error)}") from error.__cause__
         except Exception as error:
             refused = error.__cause__
-            if isinstance(refused, EmulationError):
+            if isinstance(refused, EmulationError | OutOfTimeError):
                 raise type(refused)(f"{refused}\n{_line_of(error)}") from error
             # What the installed triton itself does not do any more would not compile for a GPU either.
             kind = UnsupportedByEmulationError if _is_refused_by_triton(error) else EmulationError

@@ -20,10 +20,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from pytest_regional._base.errors import RegionalError
-from pytest_regional._base.limits import Budget, Clock, RegionalTimeoutError, cpu_limit
+from pytest_regional._base.limits import RegionalTimeoutError
 from pytest_regional.backends.spec import PARTITIONERS
 from pytest_regional.fuzz import oracles as oracles_of_programs
+from pytest_regional.fuzz.budget import Budget, Clock, cpu_limit
 from pytest_regional.fuzz.findings import files
 from pytest_regional.fuzz.findings.folder import (
     AnyFinding,
@@ -101,16 +101,20 @@ class CampaignResult:
     unconfirmed: Counter[str] = field(default_factory=Counter)
 
 
-class UnconfirmedError(RegionalError):
-    """A mode without Dynamo shows a violation that Dynamo's path does not: no finding. The message names it."""
-
-
 @dataclass(frozen=True)
 class Failure(Generic[T]):
-    """A violation that no known finding explains, and the part of the example that was run when it came."""
+    """A violation that no known finding explains.
+
+    Attributes:
+        violation: what was found.
+        example: the part of the example that was run when it came.
+        confirmed: whether it is found on a user's way, too. A mode without Dynamo may show one that Dynamo's path does
+            not: no finding.
+    """
 
     violation: OracleViolationError
     example: T
+    confirmed: bool = True
 
 
 class Subject(Protocol[T]):
@@ -131,11 +135,7 @@ class Subject(Protocol[T]):
         """Return whether ``finding`` is one of this kind, on this backend."""
 
     def check(self, example: T, known: Known) -> Failure[T] | None:
-        """Check ``example``; return the first violation that is not ``known``.
-
-        Raises:
-            UnconfirmedError: there is one that is none on a user's way.
-        """
+        """Check ``example``; return the first violation that is not ``known``."""
 
     def check_again(self, example: T, oracle: str, *, blame: bool = False) -> OracleViolationError | None:
         """Check ``example`` against one oracle; ``blame`` asks what is to blame, too."""
@@ -239,10 +239,11 @@ class Campaign(Generic[T]):
         except BadProgramError as error:
             self.result.refused[files.reason_of(error)] += 1
             return
-        except UnconfirmedError as error:
-            self.result.unconfirmed[str(error)] += 1
-            return
         if failure is None:
+            return
+        if not failure.confirmed:
+            unconfirmed = failure.violation
+            self.result.unconfirmed[f"{unconfirmed.oracle} ({unconfirmed.stage}): {unconfirmed.origin}"] += 1
             return
         found = self._reduced(example, failure)
         self.result.hits[found.name] += 1
@@ -403,11 +404,7 @@ class Programs:
         return isinstance(finding, Finding) and finding.backend in (self.backend, CAPTURE)
 
     def check(self, example: Program, known: Known) -> Failure[Program] | None:
-        """Check the program against all oracles; return the first violation that is not ``known``.
-
-        Raises:
-            UnconfirmedError: there is one, and Dynamo's path does not show it.
-        """
+        """Check the program against all oracles; return the first violation that is not ``known``."""
         features = features_of(example)
         violation = self._violation(self.checker, example, self.oracles, known=lambda one: known(one, features))
         if violation is None:
@@ -416,7 +413,7 @@ class Programs:
             return Failure(violation, example)
         confirmed = self.check_again(example, violation.oracle)
         if confirmed is None:
-            raise UnconfirmedError(f"{violation.oracle} ({violation.stage}): {violation.origin}")
+            return Failure(violation, example, confirmed=False)
         return None if known(confirmed, features) else Failure(confirmed, example)
 
     def check_again(self, example: Program, oracle: str, *, blame: bool = False) -> OracleViolationError | None:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_regional._base.errors import CampaignError, RegionalWarning
-from pytest_regional._base.limits import Budget, crash_marker, noted_interrupts
+from pytest_regional._base.limits import crash_marker, noted_interrupts
 from pytest_regional._base.stash import FUZZ, TARGET, shards
 from pytest_regional._base.text import plural, printable
+from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.caches.campaign import CacheSequences
 from pytest_regional.fuzz.campaign import Campaign, Programs, quiet_logs
 from pytest_regional.fuzz.draw.encoding import Options
@@ -244,6 +245,7 @@ def _warn(error: DocumentError) -> None:
 def fuzz_test(item: pytest.Item, session: RegionalSession, regional: Regional, shard: int) -> FuzzTest:
     """Return what the fixture gives to ``item``."""
     settings = session.settings
+    assert settings.fuzz is not None, "only without this package there is no budget"
     test = FuzzTest(
         regional,
         settings.fuzz.share(shard, shards(item.config)),

@@ -11,7 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_regional._base.limits import MOST_SECONDS, Budget, crash_marker
+from pytest_regional._base.limits import MOST_SECONDS, crash_marker
+from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.campaign import Campaign, CampaignResult, Programs, quiet_logs
 from pytest_regional.fuzz.draw.encoding import Options
 from pytest_regional.fuzz.draw.graphs import VARIANTS, random_programs, with_other_annotations

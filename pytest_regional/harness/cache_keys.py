@@ -14,16 +14,9 @@ from typing import Any, Literal
 import torch
 
 from pytest_regional._base.cache_keys import CacheKey, KeyTexts
-from pytest_regional._base.errors import RegionalError
+from pytest_regional._base.errors import RegionalValueError
+from pytest_regional._torch import config
 from pytest_regional._torch.autograd_cache import tensor_text
-from pytest_regional._torch.config import (
-    DYNAMO,
-    FUNCTORCH,
-    INDUCTOR,
-    config_values,
-    portable_settings,
-    pre_grad_custom_passes,
-)
 from pytest_regional._torch.distributed import groups_named_in
 from pytest_regional._torch.fx_graphs import REGION_AFTER, attribute, clone_graph, is_graph_module
 from pytest_regional.backends.spec import BackendSpec
@@ -37,8 +30,8 @@ def ingredients_of(gm: Any) -> KeyTexts:
     """Return what the code of one of Dynamo's graphs depends on, as it is now, and all settings."""
     settings = {
         f"{module}.{name}": _plain(value)
-        for module in (INDUCTOR, FUNCTORCH, DYNAMO)
-        for name, value in config_values(module).items()
+        for module in (config.INDUCTOR, config.FUNCTORCH, config.DYNAMO)
+        for name, value in config.config_values(module).items()
     }
     return graph_ingredients(gm) | settings
 
@@ -48,11 +41,11 @@ def graph_ingredients(gm: Any, *, annotations: bool = True) -> dict[str, str]:
 
     Of settings, those that PyTorch itself keeps in its keys; of process groups, those that the graph names.
     """
-    uuids = [getattr(one, "uuid", None) for one in pre_grad_custom_passes()]
-    modules = {"inductor": INDUCTOR, "functorch": FUNCTORCH}
+    uuids = [getattr(one, "uuid", None) for one in config.pre_grad_custom_passes()]
+    modules = {"inductor": config.INDUCTOR, "functorch": config.FUNCTORCH}
     settings = {
         f"{modules[which]}.{name}": _plain(value)
-        for which, values in portable_settings().items()
+        for which, values in config.portable_settings().items()
         for name, value in values.items()
     }
     return {
@@ -181,23 +174,13 @@ def different(calls: Sequence[KeyTexts]) -> str:
     return f"the calls differ in {', '.join(said)}"
 
 
-class NoCacheKeyError(RegionalError):
-    """The backend does not say with which key its cache is looked up."""
-
-
 @dataclass(frozen=True)
 class ProgramKeys:
-    """The keys of a program.
+    """The keys of a program."""
 
-    Attributes:
-        program: what it is called.
-        backend: name of the backend.
-        graphs: their keys, in the order in which Dynamo captured them.
-    """
-
-    program: str
-    backend: str
-    graphs: tuple[CacheKey, ...]
+    program: str  # what it is called
+    backend: str  # name of the backend
+    graphs: tuple[CacheKey, ...]  # their keys, in the order in which Dynamo captured them
 
 
 @dataclass(frozen=True)
@@ -219,12 +202,11 @@ def keys_of(
     """Return the keys of ``fn``, which runs once, eagerly.
 
     Raises:
-        NoCacheKeyError: the specification of the backend has no ``cache_key``.
-        NoCacheKeyError: nothing of it would be compiled.
+        RegionalValueError: the specification of the backend has no ``cache_key``, or nothing of it would be compiled.
     """
     ask = spec.cache_key
     if ask is None:
-        raise NoCacheKeyError(
+        raise RegionalValueError(
             f"backend {spec.name!r} does not say with which key its cache is looked up: its BackendSpec has no "
             f"cache_key. The backends reference, torch and inductor have one."
         )
@@ -239,5 +221,5 @@ def keys_of(
 
     torch.compile(fn, backend=backend, dynamic=dynamic)(*args, **kwargs)
     if not graphs:
-        raise NoCacheKeyError(f"nothing of {program} is compiled: Dynamo hands no graph of it to a backend")
+        raise RegionalValueError(f"nothing of {program} is compiled: Dynamo hands no graph of it to a backend")
     return ProgramKeys(program, spec.name, tuple(graphs))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import resource
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, cast
 
 from pytest_regional._base.errors import RegionalError, RegionalRuntimeError, RegionalValueError
+from pytest_regional._base.processes import cpu_seconds
 from pytest_regional._base.text import plural, unknown_name
 from pytest_regional._torch.compile_phases import CLOCK_NAMES, PHASES, TOTAL, PhaseClock, checked_phase, unmeasured
 from pytest_regional.backends import registry
@@ -29,29 +29,12 @@ if TYPE_CHECKING:
     from pytest_regional.harness.regional import Regional
 
 
-def _cpu_seconds() -> float:
-    """Return the CPU time of this process, all its threads, and the processes that ended in it: compilers."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
-
-
 #: What reads each of :data:`CLOCK_NAMES`, in seconds.
-CLOCKS: dict[str, Callable[[], float]] = dict(zip(CLOCK_NAMES, (time.perf_counter, _cpu_seconds), strict=True))
-
-
-def checked_clock(name: str) -> str:
-    """Return ``name``, which has to be one of :data:`CLOCKS`."""
-    if name not in CLOCKS:
-        raise RegionalValueError(unknown_name("clock", name, CLOCKS))
-    return name
+CLOCKS: dict[str, Callable[[], float]] = dict(zip(CLOCK_NAMES, (time.perf_counter, cpu_seconds), strict=True))
 
 
 class PhaseListener(CompileListener):
-    """Says to a clock which graph or region compiles, while it is among ``Observer.listeners``.
-
-    Attributes:
-        clock: which has to run. It counts nothing while the observer does not.
-    """
+    """Says to a running clock which graph or region compiles; it counts nothing while the observer does not."""
 
     def __init__(self, observer: Observer, now: Callable[[], float] = time.perf_counter) -> None:
         self.clock = PhaseClock(now, lambda: self in observer.listeners)
@@ -72,20 +55,7 @@ class PhaseListener(CompileListener):
 
 @dataclass
 class Measured:
-    """One program with one backend, which is compiled as often as needed.
-
-    Attributes:
-        regional: the harness, inside of its context. Its counters and records stay as they are.
-        fn: the program.
-        inputs: its arguments; each compile gets copies.
-        kwargs: its keyword arguments.
-        backward: as :meth:`Regional.run`.
-        spec: the backend.
-        warm: whether caches on disk keep what the compile before made.
-        clock: what is measured, see :data:`CLOCKS`.
-        kernels_kept: whether kernels may come from the store of the machine, in place of the C++ or Triton compiler.
-        compiles: what was measured.
-    """
+    """One program with one backend, which is compiled as often as needed. Counters and records stay as they are."""
 
     regional: Regional
     fn: Callable[..., Any]
@@ -93,11 +63,17 @@ class Measured:
     kwargs: Mapping[str, Any]
     backward: Any
     spec: BackendSpec
-    warm: bool = False
-    clock: str = "cpu"
+    warm: bool = False  # whether caches on disk keep what the compile before made
+    clock: str = "cpu"  # what is measured, see :data:`CLOCKS`
+    #: whether kernels may come from the store of the machine, in place of the C++ or Triton compiler
     kernels_kept: bool = False
-    compiles: list[Mapping[tuple[str, str], float]] = field(default_factory=list)
+    compiles: list[Mapping[tuple[str, str], float]] = field(default_factory=list)  # what was measured
     _made: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a clock that there is not."""
+        if self.clock not in CLOCKS:
+            raise RegionalValueError(unknown_name("clock", self.clock, CLOCKS))
 
     @property
     def times(self) -> CompileTimes:
@@ -107,23 +83,12 @@ class Measured:
 
     def measure(self, *, kept: bool = True) -> None:
         """Compile once, and add what each phase took, if it is ``kept``."""
-        seconds = dict(self._compile())
-        if kept:
-            self.compiles.append(seconds)
-
-    def call(self) -> None:
-        """Compile and call it as :meth:`Regional.run` does, with counters and records."""
-        copied = copy_inputs(self.inputs, kwargs=self.kwargs)
-        compiled = self.regional.compile(self.fn)
-        with annotation_errors_alone():
-            output = compiled(*copied.arguments, **copied.keywords)
-        backpropagate(output, self.backward, seed=self.regional.seed)
-
-    def _compile(self) -> Mapping[tuple[str, str], float]:
         regional = self.regional
         listener = PhaseListener(regional.observer, CLOCKS[self.clock])
+        self._made += 0 if self.warm else 1
+        folder = regional.folder / "compile-times" / f"{id(self)}-{self._made}"
         with (
-            self._folder(),
+            isolation.cache_folder(folder),
             isolation.random_state_kept(),
             regional.observer.from_zero(listener),
             regional._changed(Change("compile again", instead=self.spec)),
@@ -134,17 +99,18 @@ class Measured:
             gc.collect()
             with listener.clock.running():
                 self.call()
-        return listener.clock.seconds
-
-    @contextlib.contextmanager
-    def _folder(self) -> Iterator[None]:
-        """Have an empty cache directory, or that of the compile before."""
-        self._made += 0 if self.warm else 1
-        folder = self.regional.folder / "compile-times" / f"{id(self)}-{self._made}"
-        with isolation.cache_folder(folder):
-            yield
         if not self.warm:
             shutil.rmtree(folder, ignore_errors=True)
+        if kept:
+            self.compiles.append(dict(listener.clock.seconds))
+
+    def call(self) -> None:
+        """Compile and call it as :meth:`Regional.run` does, with counters and records."""
+        copied = copy_inputs(self.inputs, kwargs=self.kwargs)
+        compiled = self.regional.compile(self.fn)
+        with annotation_errors_alone():
+            output = compiled(*copied.arguments, **copied.keywords)
+        backpropagate(output, self.backward, seed=self.regional.seed)
 
 
 def measure_in_turns(sides: Sequence[Measured], repeat: int) -> None:
@@ -162,11 +128,7 @@ _MAD_TO_DEVIATION = 1.4826
 
 @dataclass(frozen=True)
 class MeasuredTime:
-    """How long one thing took in each of several compiles.
-
-    Attributes:
-        seconds: time of each, in the order in which they were made.
-    """
+    """How long one thing took in each of several compiles, in the order in which they were made."""
 
     seconds: tuple[float, ...]
 
@@ -187,22 +149,15 @@ class MeasuredTime:
 
 @dataclass(frozen=True)
 class CompileTimes:
-    """What :meth:`Regional.compile_times` measured; ``str()`` of it is a table.
+    """What :meth:`Regional.compile_times` measured; ``str()`` of it is a table."""
 
-    Attributes:
-        backend: the name of the backend that compiled.
-        program: what was compiled, as messages call it.
-        compiles: of each compile, the seconds by phase and by what is compiled (``"region mlp of the forward graph"``,
-            ``"the forward graph"``; empty for what comes before a graph).
-        not_measured: phases that the installed torch does not tell from others.
-        clock: ``"wall"`` or ``"cpu"``.
-    """
-
-    backend: str
-    program: str
+    backend: str  # the name of the backend that compiled
+    program: str  # what was compiled, as messages call it
+    #: of each compile, the seconds by phase and by what is compiled (``"region mlp of the forward graph"``, ``"the
+    #: forward graph"``; empty for what comes before a graph)
     compiles: tuple[Mapping[tuple[str, str], float], ...]
-    not_measured: tuple[str, ...] = ()
-    clock: str = "cpu"
+    not_measured: tuple[str, ...] = ()  # phases that the installed torch does not tell from others
+    clock: str = "cpu"  # ``"wall"`` or ``"cpu"``
 
     @property
     def total(self) -> MeasuredTime:
@@ -262,19 +217,12 @@ class CompileTimeError(RegionalError, AssertionError):
 
 @dataclass(frozen=True)
 class CompileTimeCheck:
-    """What :meth:`Regional.assert_compile_time` compared.
+    """What :meth:`Regional.assert_compile_time` compared."""
 
-    Attributes:
-        new: the times in the numerator.
-        old: those in the denominator.
-        phase: a phase, or ``"total"``.
-        at_most: the largest ratio that is allowed.
-    """
-
-    new: CompileTimes
-    old: CompileTimes
-    phase: str
-    at_most: float
+    new: CompileTimes  # the times in the numerator
+    old: CompileTimes  # those in the denominator
+    phase: str  # a phase, or ``"total"``
+    at_most: float  # the largest ratio that is allowed
 
     @property
     def ratio(self) -> float:
@@ -360,7 +308,7 @@ class MeasuresCompiles:
         """
         refuse_no_program("compile_times", fn)
         _refuse_no_compile("compile_times", repeat)
-        how = (kwargs or {}, backward, self._spec, warm, checked_clock(clock))
+        how = (kwargs or {}, backward, self._spec, warm, clock)
         measured = Measured(cast("Regional", self), fn, inputs, *how)
         measured.call()
         measure_in_turns([measured], repeat)
@@ -414,7 +362,6 @@ class MeasuresCompiles:
         if not at_most > 0:
             raise ValueError(f"assert_compile_time: at_most={at_most!r}: expected a ratio above 0, such as 1.2")
         _refuse_no_compile("assert_compile_time", repeat)
-        checked_clock(clock)
         kept = phase not in (None, "total", "compiler")
 
         def measured(program: Any, spec: BackendSpec) -> Measured:

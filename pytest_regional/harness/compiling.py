@@ -27,6 +27,7 @@ from pytest_regional.harness.observe.observer import Observer
 from pytest_regional.harness.options import CompileOptions
 from pytest_regional.harness.parity.execution import cotangents_for
 from pytest_regional.harness.pre_grad_passes import runs_counted
+from pytest_regional.harness.raised import wrapped_in
 
 #: Outside of experiments; compared by identity, as an experiment may change nothing, too.
 _NO_CHANGE = Change()
@@ -135,9 +136,13 @@ class CompilesWithBackend:
         def backend_under_test(gm: Any, example_inputs: Any) -> Any:
             for region in left_eager:
                 annotated.strip_region(gm, region)
-            with options.scope(taken), runs_counted(), self._compiling_with(options):
-                self.observer.note_passes()
-                return inner(gm, example_inputs, **keywords)
+            outer, self._current.options = getattr(self._current, "options", None), options
+            try:
+                with options.scope(taken), runs_counted():
+                    self.observer.note_passes()
+                    return inner(gm, example_inputs, **keywords)
+            finally:
+                self._current.options = outer
 
         backend_under_test.__name__ = self._spec.name  # Dynamo's errors say it
         self._whose.add(backend_under_test, self._spec.name)
@@ -160,15 +165,6 @@ class CompilesWithBackend:
             return registered_backend(made)
         finally:
             self._current.looking_up = False
-
-    @contextlib.contextmanager
-    def _compiling_with(self, options: CompileOptions) -> Iterator[None]:
-        outer = getattr(self._current, "options", None)
-        self._current.options = options
-        try:
-            yield
-        finally:
-            self._current.options = outer
 
     def _capture_scope(self) -> Callable[[], contextlib.AbstractContextManager[None]]:
         options: CompileOptions | None = getattr(self._current, "options", None)
@@ -199,11 +195,7 @@ class FullGraph:
         return self._pipeline.graph_pass(name=self._spec.name, terminal=True)(made)
 
     def ending_with(self, backend: str) -> FullGraph:
-        """Return the pipeline of another backend: ``aot_eager`` compiles nothing, ``inductor`` the whole graph.
-
-        Raises:
-            RegionalValueError: that backend compiles for Dynamo alone.
-        """
+        """Return the pipeline of another backend: ``aot_eager`` compiles nothing, ``inductor`` the whole graph."""
         return full_graph_of(registry.resolve(backend))
 
     def compile(
@@ -223,11 +215,7 @@ class FullGraph:
 
 
 def full_graph_of(spec: BackendSpec) -> FullGraph:
-    """Return the pipeline for a backend.
-
-    Raises:
-        RegionalValueError: it compiles for Dynamo alone.
-    """
+    """Return the pipeline for a backend."""
     if spec.graph_pass is None:
         raise RegionalValueError(
             f"backend {spec.name!r} compiles only graphs from Dynamo: its BackendSpec has no graph_pass. Add one, or "
@@ -252,15 +240,12 @@ def raise_annotation_error(error: BaseException | None) -> None:
 
     The same for an annotation error that Dynamo raised while it traced the program.
     """
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        if isinstance(error, AnnotationError):
-            raise error.with_traceback(None) from None
-        mistake = annotation_mistake_in(error)
+    for one in wrapped_in(error):
+        if isinstance(one, AnnotationError):
+            raise one.with_traceback(None) from None
+        mistake = annotation_mistake_in(one)
         if mistake is not None:
             raise AnnotationError(mistake) from None
-        seen.add(id(error))
-        error = getattr(error, "inner_exception", None) or error.__cause__
 
 
 @contextlib.contextmanager
@@ -274,11 +259,7 @@ def annotation_errors_alone() -> Iterator[None]:
 
 
 def backpropagate(output: Any, backward: Any, *, seed: int) -> None:
-    """Backpropagate from ``output`` as ``backward`` says (see :meth:`Regional.run`); gradients land in ``.grad``.
-
-    Raises:
-        RegionalValueError: cotangents that do not fit the outputs.
-    """
+    """Backpropagate from ``output`` as ``backward`` says (see :meth:`Regional.run`); gradients land in ``.grad``."""
     if backward is False or not torch.is_grad_enabled():
         return
     leaves = [leaf for _, leaf in flatten_with_path(output)[0]]

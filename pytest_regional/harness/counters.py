@@ -150,12 +150,7 @@ def at_least(n: int) -> Bound:
 
 
 def bounds_of(expected: Mapping[str, int | Bound]) -> dict[str, Bound]:
-    """Validate the keywords of ``expect``.
-
-    Raises:
-        UnknownCounterError: a name that is no counter.
-        TypeError, ValueError: a value that is no count.
-    """
+    """Validate the keywords of ``expect``."""
     if not expected:
         raise TypeError(f"expect() needs at least one counter; known: {', '.join(COUNTERS)}")
     bounds = {}

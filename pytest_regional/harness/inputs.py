@@ -38,14 +38,7 @@ class InputFactories:
 
 
 def old_name(regional: Any, name: str) -> Any:
-    """Return what an attribute was that earlier versions had.
-
-    Raises:
-        AttributeError: there never was one.
-
-    Warns:
-        DeprecationWarning: what to write instead.
-    """
+    """Return what an attribute was that earlier versions had, with a warning that says what to write instead."""
     value: Any
     if name in ("arange", "empty", "full", "linspace", "ones", "randperm", "zeros"):
         instead = f"torch.{name}(..., device=regional.device)"
@@ -56,6 +49,10 @@ def old_name(regional: Any, name: str) -> Any:
         instead, value = "regional.spec.variants", regional.spec.variants
     elif name == "compiles_graphs":
         instead, value = "regional.spec.graph_pass", regional.spec.graph_pass is not None
+    elif name == "device_facts":
+        instead, value = "regional.require_device()", regional.require_device()
+    elif name == "reset":
+        instead, value = "regional.restart()", regional._reset
     elif name == "graphs":
         instead, value = "regional.observer.graph_records()", regional.observer.graph_records()
     elif name == "check_not_vacuous":

@@ -35,31 +35,19 @@ class OpError(RegionalError, LookupError):
 
 @dataclass(frozen=True)
 class OpPattern:
-    """One operator as an assertion names it.
+    """One operator as an assertion names it."""
 
-    Attributes:
-        name: ``"aten.add"``, ``"aten.add.Tensor"``, the end of such a name, ``".view"``, or a name of torch's.
-        inside: the operator that holds it, before a ``>``; ``None`` for wherever it stands.
-        ordinal: which one, from 1; ``None`` for every one.
-        by_object: whether the object itself was given, so that a name alone does not match.
-        text: how messages show it.
-        target: the object that has the name in torch, or that was given; ``None`` for a name that torch does not know.
-    """
-
-    name: str
-    inside: str | None = None
-    ordinal: int | None = None
-    by_object: bool = False
-    text: str = field(default="", compare=False)
+    name: str  # ``"aten.add"``, ``"aten.add.Tensor"``, the end of such a name, ``".view"``, or a name of torch's
+    inside: str | None = None  # the operator that holds it, before a ``>``; ``None`` for wherever it stands
+    ordinal: int | None = None  # which one, from 1; ``None`` for every one
+    by_object: bool = False  # whether the object itself was given, so that a name alone does not match
+    text: str = field(default="", compare=False)  # how messages show it
+    #: the object that has the name in torch, or that was given; ``None`` for a name that torch does not know
     target: Any = field(default=None, compare=False)
 
     @staticmethod
     def of(op: OpLike) -> OpPattern:
-        """Read a pattern.
-
-        Raises:
-            OpError: it names no operator, or what follows ``#`` is no number from 1.
-        """
+        """Read a pattern."""
         if isinstance(op, str):
             whole, hash_sign, ordinal = op.partition("#")
             inside, arrow, name = whole.rpartition(">")

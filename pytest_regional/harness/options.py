@@ -1,4 +1,4 @@
-"""How one program is compiled: what the marker says, what ``regional.compile`` overrides."""
+"""How one program is compiled: what the marker says, what ``regional.compile`` overrides; and options of the run."""
 
 from __future__ import annotations
 
@@ -14,26 +14,33 @@ from pytest_regional._torch import config
 from pytest_regional._torch.config import TIMINGS
 
 
-@dataclass(frozen=True)
-class CompileOptions:
-    """Everything that decides how ``regional.compile`` compiles.
+@dataclass(frozen=True, kw_only=True)
+class HarnessOptions:
+    """Options of a run that the harness reads. The plugin's settings are a subclass and are handed down whole.
 
     Attributes:
-        dynamic: as ``torch.compile``'s.
-        fullgraph: as ``torch.compile``'s.
-        inductor_configs: Inductor settings held while this program compiles, its backward included.
-        pre_grad_pass: a pass, or a list of passes, put into Inductor's ``pre_grad_custom_pass``.
-        pre_grad_pass_timing: ``"early"``, ``"late"``, ``"default"``, or ``None`` for what is configured.
-        fallback_random: make Inductor draw random numbers as eager does.
-        partitioner: value of the backend's variant ``partitioner``; ``None`` for what it does by itself.
+        blame: how far a failure is followed up: ``"off"``, ``"region"`` or ``"deep:300"``; where it is ``None``, a
+            failed comparison with eager to the region, and findings of fuzz tests to the step.
+        verify: seconds for each kernel of an emulated GPU that is to be verified for all sizes; ``None`` where none is.
     """
 
-    dynamic: bool | None = None
-    fullgraph: bool = True
+    blame: str | None = None
+    verify: float | None = None
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """Everything that decides how ``regional.compile`` compiles."""
+
+    dynamic: bool | None = None  # as ``torch.compile``'s
+    fullgraph: bool = True  # as ``torch.compile``'s
+    #: Inductor settings held while this program compiles, its backward included
     inductor_configs: Mapping[str, Any] = field(default_factory=dict)
-    pre_grad_pass: Any = None
+    pre_grad_pass: Any = None  # a pass, or a list of passes, put into Inductor's ``pre_grad_custom_pass``
+    #: ``"early"``, ``"late"``, ``"default"``, or ``None`` for what is configured
     pre_grad_pass_timing: str | None = None
-    fallback_random: bool = False
+    fallback_random: bool = False  # make Inductor draw random numbers as eager does
+    #: value of the backend's variant ``partitioner``; ``None`` for what it does by itself
     partitioner: str | None = None
 
     def __post_init__(self) -> None:
@@ -60,11 +67,7 @@ class CompileOptions:
 
     @contextlib.contextmanager
     def scope(self, taken: frozenset[str] = frozenset()) -> Iterator[None]:
-        """Hold the Inductor settings of these options, but for those ``taken`` by a backend that Inductor has not.
-
-        Raises:
-            RegionalValueError: an unknown setting, or a timing where neither torch nor the backend knows it.
-        """
+        """Hold the Inductor settings of these options, but for those ``taken`` by a backend that Inductor has not."""
         self.require_settings()
         settings = dict(self.inductor_configs)
         if self.fallback_random:
@@ -89,11 +92,7 @@ class CompileOptions:
         return {"options": {name: self.pre_grad_pass_timing}}
 
     def require_settings(self) -> None:
-        """Check the Inductor settings, before anything is compiled.
-
-        Raises:
-            RegionalValueError: a setting that this torch lacks, or text for a boolean one.
-        """
+        """Check the Inductor settings, before anything is compiled."""
         known = config.config_names(config.INDUCTOR)
         for name, value in self.inductor_configs.items():
             if name not in known:

@@ -49,18 +49,12 @@ def is_body(graph: Any, module: Any) -> bool:
 
 
 class PassCounts:
-    """The counts of a counting pass: plain data of this process.
-
-    Attributes:
-        calls: all runs, on whole Dynamo graphs, bodies of operators in them, on regions, and by hand.
-        region_calls: those on the subgraph of one region, which no regional backend should make.
-        graphs: the Dynamo graphs that were compiled with this pass configured.
-    """
+    """The counts of a counting pass: plain data of this process."""
 
     def __init__(self) -> None:
-        self.calls = 0
-        self.region_calls = 0
-        self.graphs: list[GraphRuns] = []
+        self.calls = 0  # all runs, on whole Dynamo graphs, bodies of operators in them, on regions, and by hand
+        self.region_calls = 0  # those on the subgraph of one region, which no regional backend should make
+        self.graphs: list[GraphRuns] = []  # the Dynamo graphs that were compiled with this pass configured
 
     @property
     def calls_by_compile(self) -> tuple[int, ...]:

@@ -23,7 +23,6 @@ from pytest_regional.harness.fork_server.client import (
     ForkedProcess,
     ForkServer,
     ForkServerError,
-    ServerEndedError,
     fork_piped,
 )
 
@@ -114,7 +113,7 @@ def call_in_new_process(
             raise NewProcessError(
                 f"the new process did not answer within {timeout:g} s and was killed\n{error.stdout!s}"
             ) from None
-        except ServerEndedError as error:
+        except ForkServerError as error:
             raise NewProcessError(str(error)) from None
         output = f"exit status {done.returncode}{starts.how}; it printed:\n{done.stdout}"
         if not answer.exists():
@@ -190,7 +189,7 @@ class NewProcesses:
 
         Raises:
             subprocess.TimeoutExpired: as there.
-            ServerEndedError: the server was killed meanwhile.
+            ForkServerError: the server was killed meanwhile.
         """
         self.how = ""
         if self.servers is None:

@@ -10,7 +10,6 @@ from types import FrameType
 from pytest_regional._base.text import without_numbers
 from pytest_regional._torch.config import GENERATED_MODULES
 from pytest_regional._torch.process_state import DISPATCHERS, REPORTERS
-from pytest_regional.harness.devices.emulated import causes
 
 #: Packages in which a backend lives; harness and fuzzer only watch.
 _COMPILERS = ("torch", "pytest_regional.reference", "triton")
@@ -22,15 +21,31 @@ _NOT_THE_USERS = ("torch", "pytest_regional", "triton", "_pytest", "pluggy", "co
 _STACKS = ("\n\nfrom user code:", "\n\nSet TORCHDYNAMO_VERBOSE", "\nException raised from ")
 
 
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Return ``error`` and what it was raised for, as Python and as PyTorch's compilers remember it."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        current = waiting.pop()
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        waiting += [current.__cause__, current.__context__, getattr(current, "inner_exception", None)]
+
+
+def wrapped_in(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield ``error`` and what it wraps, as compilers wrapped it on its way out; the first cause is the last."""
+    known: set[int] = set()
+    while error is not None and id(error) not in known:
+        yield error
+        known.add(id(error))
+        error = getattr(error, "inner_exception", None) or error.__cause__
+
+
 def root_of(error: BaseException) -> BaseException:
-    """Return the first cause of ``error``: what compilers wrapped on its way out."""
-    known = {id(error)}
-    while True:
-        inner = getattr(error, "inner_exception", None) or error.__cause__
-        if inner is None or id(inner) in known:
-            return error
-        known.add(id(inner))
-        error = inner
+    """Return the first cause of ``error``."""
+    return [*wrapped_in(error)][-1]
 
 
 def class_of(error: BaseException) -> str:

@@ -61,20 +61,13 @@ class CompileTime:
 
 @dataclass(frozen=True)
 class GeneratedSource:
-    """The Python wrapper that Inductor generated (or loaded) for one subgraph.
+    """The Python wrapper that Inductor generated (or loaded) for one subgraph."""
 
-    Attributes:
-        graph: ``"inference"``, ``"forward"``, ``"backward"``, or ``"unknown"`` for code loaded with a whole result.
-        regions: names of the regions whose nodes the subgraph holds.
-        text: the source.
-        loaded: whether a cache gave it rather than a code generation.
-        origins: which operators are behind each kernel launch, where this process generated the code; else None.
-    """
-
-    graph: str
-    regions: tuple[str, ...]
-    text: str
-    loaded: bool
+    graph: str  # ``"inference"``, ``"forward"``, ``"backward"``, or ``"unknown"`` for code loaded with a whole result
+    regions: tuple[str, ...]  # names of the regions whose nodes the subgraph holds
+    text: str  # the source
+    loaded: bool  # whether a cache gave it rather than a code generation
+    #: which operators are behind each kernel launch, where this process generated the code; else None
     origins: tuple[LaunchOrigin, ...] | None = field(default=None, repr=False)
 
     @property

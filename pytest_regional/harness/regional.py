@@ -40,7 +40,7 @@ from pytest_regional.harness.graph_passes.compiled import run_pass
 from pytest_regional.harness.inputs import InputFactories, old_name
 from pytest_regional.harness.kernel_store import kernels_kept
 from pytest_regional.harness.observe.trace import TraceListener
-from pytest_regional.harness.options import CompileOptions
+from pytest_regional.harness.options import CompileOptions, HarnessOptions
 from pytest_regional.harness.parity.check import GivenParity, ParityCheck
 from pytest_regional.harness.parity.report import ParityError
 from pytest_regional.harness.process import NewProcesses, ProcessResult, call_in_new_process, job_for
@@ -84,8 +84,7 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         folder: Path,
         seed: int,
         options: CompileOptions,
-        blame_depth: str = "region",
-        verify_seconds: float | None = None,
+        settings: HarnessOptions,
     ) -> None:
         self._spec = spec
         self.device_under_test = device_under_test(device)
@@ -93,9 +92,9 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         self.folder = folder
         self.seed = seed
         self._options = options
-        follow_up = FollowUp.of(blame_depth)
+        self._settings = settings
+        follow_up = FollowUp.of(settings.blame or "region")
         self.blame_depth, self.blame_seconds = follow_up.depth, follow_up.seconds
-        self._verify_seconds = verify_seconds
         self.verification: Verification | None = None
         self.culprits: list[Culprit] = []
         self._start_observing()
@@ -512,7 +511,10 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
             ValueError: ``timeout`` is not a valid number of seconds.
         """
         if timeout is not None:
-            timeout = _seconds(timeout)
+            try:
+                timeout = seconds_of(timeout)
+            except ValueError as error:
+                raise ValueError(f"in_new_process: timeout={shown(timeout)}: {error}, or None") from error
         job = job_for(function, arguments, self._for_new_process(), isolation.moved_caches(self.folder))
         result, compiled = call_in_new_process(job, timeout, self._new_processes, fresh_interpreter=fresh_interpreter)
         # What was compiled or loaded there was compiled or loaded by this test.
@@ -530,12 +532,12 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
             "folder": self.folder,
             # What this test set since it began is for its children, too.
             "shared_cache": True,
-            "blame_depth": str(FollowUp(self.blame_depth, self.blame_seconds)),
+            "settings": HarnessOptions(blame=str(FollowUp(self.blame_depth, self.blame_seconds))),
         }
 
     # Ending
 
-    def reset(self, *, keep_code: bool = False) -> None:
+    def _reset(self, *, keep_code: bool = False) -> None:
         """Start over within the test, as between two Hypothesis examples: nothing compiled, generators seeded."""
         self.restart()
         isolation.seed_everything(self.seed)
@@ -549,13 +551,6 @@ class Regional(CompilesWithBackend, MeasuresCompiles, InputFactories, OnDevice):
         return [] if self.verification is None else self.verification.verified()
 
 
-def _seconds(timeout: object) -> float:
-    try:
-        return seconds_of(timeout)
-    except ValueError as error:
-        raise ValueError(f"in_new_process: timeout={shown(timeout)}: {error}, or None") from error
-
-
 @contextlib.contextmanager
 def harness(
     spec: BackendSpec | str = "reference",
@@ -566,8 +561,7 @@ def harness(
     options: CompileOptions | None = None,
     isolate: bool = True,
     shared_cache: bool = False,
-    blame_depth: str = "region",
-    verify_seconds: float | None = None,
+    settings: HarnessOptions | None = None,
 ) -> Iterator[Regional]:
     """Isolate and observe what runs inside; yields the :class:`Regional` to do it with.
 
@@ -579,15 +573,13 @@ def harness(
         options: how programs are compiled by default.
         isolate: ``False`` only observes; the caller is then responsible for caches, configuration and seeds.
         shared_cache: whether isolation allows a cache server that the environment names.
-        blame_depth: how far a failed comparison with eager is followed up: ``"off"``, ``"region"``, ``"deep"``, or
-            ``"deep:300"`` for searches of 300 seconds of CPU time.
-        verify_seconds: the time for each kernel of an emulated GPU to be verified; ``None``: none is.
+        settings: what else the options of a run say.
     """
     resolved = registry.resolve(spec) if isinstance(spec, str) else spec
     with contextlib.ExitStack() as stack:
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pytest-regional-"))).absolute()
-        regional = Regional(resolved, device, folder, seed, options or CompileOptions(), blame_depth, verify_seconds)
+        regional = Regional(resolved, device, folder, seed, options or CompileOptions(), settings or HarnessOptions())
         stack.enter_context(structured_trace_off())
         import_compilers()
         check_emulation(regional.device_under_test)

@@ -45,9 +45,7 @@ def check_backend_leaks(regional: Regional) -> None:
 def check_fallbacks(regional: Regional) -> None:
     """Raise :class:`FallbackError` when anything ran eager that was asked to compile, and no ``expect`` allowed it.
 
-    Warns:
-        AnnotationWarning: of each annotation that no backend reads and whose key is next to that of regions: its ops
-            ran eager.
+    Ops ran eager as well whose annotation no backend reads because its key is next to that of regions: a warning.
     """
     for key in regional.observer.misspelt_annotations:
         warnings.warn(AnnotationWarning(misspelt_text(key)), stacklevel=2)

@@ -22,7 +22,6 @@ from pytest_regional.harness.parity.report import BadProgramError
 from pytest_regional.plugin.phases import limits_of
 
 if TYPE_CHECKING:
-    from pytest_regional.harness.blame.culprit import Culprit
     from pytest_regional.harness.regional import Regional
 
 #: A search that hangs ends after so many seconds of the clock for each second of CPU time that it may take, at least.
@@ -64,9 +63,9 @@ def blamed(item: pytest.Item, regional: Regional, check_end: Callable[[], None])
 
 
 def _is_called_again(item: pytest.Function) -> bool:
-    own = not getattr(item.obj, "is_hypothesis_test", False) and not is_fuzz_test(item)
-    state = issubclass(item.cls or object, unittest.TestCase)
-    return own and not state and item.get_closest_marker("xfail") is None
+    looks_by_itself = getattr(item.obj, "is_hypothesis_test", False) or is_fuzz_test(item)
+    keeps_state = issubclass(item.cls or object, unittest.TestCase)
+    return not looks_by_itself and not keeps_state and item.get_closest_marker("xfail") is None
 
 
 def _as_they_are(values: Sequence[Any]) -> Callable[[], None]:

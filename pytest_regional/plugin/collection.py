@@ -140,7 +140,7 @@ def _prepare_one(item: pytest.Item, session: RegionalSession | None) -> None:
     mark = marks.compile_mark(item)
     if mark is None:
         return
-    failures = marks.known_failures(item)
+    failures = [marks.known_failure(one) for one in item.iter_markers(KNOWN_FAILURE_MARK)]
     if session is None:
         item.add_marker(pytest.mark.skip(reason=options.OFF_REASON))
         return
@@ -163,7 +163,7 @@ def _prepare_one(item: pytest.Item, session: RegionalSession | None) -> None:
         elif torch_matches(failure.torch) and failure.device in ("", kind_of_device(target.device)):
             item.add_marker(pytest.mark.xfail(reason=failure.reason, strict=failure.strict))
     for line in session.known_failures.matching(item.nodeid, target.spec.name, target.mark.requires):
-        item.add_marker(pytest.mark.xfail(reason=line.text, strict=True))
+        item.add_marker(pytest.mark.xfail(reason=f"{line.reason} ({line.link})", strict=True))
 
 
 def apply_unsupported(item: pytest.Item, reason: str, advice: str, *, audit: bool) -> None:

@@ -13,7 +13,6 @@ import signal
 import sys
 import threading
 import traceback
-import weakref
 from collections.abc import Callable, Generator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_regional._base import processes
-from pytest_regional._base.processes import ForkedProcesses
 from pytest_regional._base.stash import TARGET
 from pytest_regional.plugin import environment
 from pytest_regional.plugin.phases import stderr_of
@@ -74,11 +72,13 @@ class EndingSignals:
             if not processes.catches(os.getpid(), signum):
                 signal.signal(signum, self._handle)
                 self._taken.append(signum)
-        _INSTALLED.add(self)
+        # Forked processes are other programs, which such a signal ends as ever, whatever they do at that time.
+        processes.IN_FORKS.append(self.put_back)
 
     def put_back(self) -> None:
         """Restore the default, unless another handler has been installed since."""
-        _INSTALLED.discard(self)
+        if self.put_back in processes.IN_FORKS:
+            processes.IN_FORKS.remove(self.put_back)
         for signum in self._taken:
             if signal.getsignal(signum) == self._handle:
                 signal.signal(signum, signal.SIG_DFL)
@@ -93,19 +93,6 @@ class EndingSignals:
         message = self._ending(signal.Signals(signum).name)
         if self.raises:
             raise EndedBySignal(message)
-
-
-#: Forked processes are other programs, which such a signal ends as ever, whatever they do at that time.
-_INSTALLED: weakref.WeakSet[EndingSignals] = weakref.WeakSet()
-
-
-def _forget_in_a_fork() -> None:
-    for installed in list(_INSTALLED):
-        installed.put_back()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_in_a_fork)
 
 
 #: ``os.execl``, ``os.execvp`` and their like call the last two.
@@ -209,7 +196,7 @@ class EndingHooks:
         self._pytest_session = session
         self._guard.install()
         self._config.add_cleanup(self._guard.put_back)
-        self._config.add_cleanup(ForkedProcesses(self._config).put_back)
+        self._config.add_cleanup(processes.guard_forks(self._config))
         if not self._is_worker:
             self._signals.install()
             self._config.add_cleanup(self._signals.put_back)
@@ -297,24 +284,20 @@ class EndingHooks:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, Any, Any]:
         """End a process that the test forked, and that would go on as a second pytest."""
-        if self._is_a_fork():
-            self._end_fork(item, call)
+        if self._is_a_fork():  # as one that pytest did not fork would end
+            raised = call.excinfo.value if call.excinfo else None
+            if isinstance(raised, SystemExit):
+                code = raised.code
+                self._guard.leave(code & 0xFF if isinstance(code, int) else int(code is not None))
+            what = "".join(traceback.format_exception(raised)) if raised else "It lacks an os._exit.\n"
+            self._say(f"a process that {item.nodeid} forked returned into pytest, and ends here.\n{what}")
+            self._guard.leave(1 if raised else 0)
         return (yield)
 
     # Ends
 
     def _is_a_fork(self) -> bool:
         return os.getpid() != self._process
-
-    def _end_fork(self, item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
-        """End this process as one that pytest did not fork would end."""
-        raised = call.excinfo.value if call.excinfo else None
-        if isinstance(raised, SystemExit):
-            code = raised.code
-            self._guard.leave(code & 0xFF if isinstance(code, int) else int(code is not None))
-        what = "".join(traceback.format_exception(raised)) if raised else "It lacks an os._exit.\n"
-        self._say(f"a process that {item.nodeid} forked returned into pytest, and ends here.\n{what}")
-        self._guard.leave(1 if raised else 0)
 
     def _process_ends(self, reason: str) -> None:
         """Print what ends the process, and leave what the end of a run would leave."""

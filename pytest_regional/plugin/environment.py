@@ -70,33 +70,22 @@ def prepare(config: pytest.Config) -> None:
     # A thread that waits for others turns round for a while, and keeps a core from another worker, whose threads then
     # wait for it: two processes on two cores took up to thirteen times as long (60 s, not 4.5). OpenMP reads this when
     # it is loaded, with torch. The number of threads stays, since Inductor generates code for it.
-    defaults = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    values = {
-        **{name: value for name, value in defaults.items() if name not in os.environ},
-        # A run that a test of a worker starts takes itself for a worker as well: its folder is in that worker's.
-        FOLDER_VARIABLE: str(folder if worker else root),
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / "session"),
-        "TRITON_CACHE_DIR": str(folder / "session" / "triton"),
-    }
+    environment = pytest.MonkeyPatch()
+    config.add_cleanup(environment.undo)
+    for name, value in (("TORCHINDUCTOR_COMPILE_THREADS", "1"), ("OMP_WAIT_POLICY", "PASSIVE")):
+        environment.setenv(name, os.environ.get(name, value))
+    # A run that a test of a worker starts takes itself for a worker as well: its folder is in that worker's.
+    environment.setenv(FOLDER_VARIABLE, str(folder if worker else root))
+    environment.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder / "session"))
+    environment.setenv("TRITON_CACHE_DIR", str(folder / "session" / "triton"))
     gpu = None if options.text_of(config, "gpus") == "all" else workers.for_worker(os.environ)
     if gpu is not None:
-        values[workers.VARIABLE] = gpu
+        environment.setenv(workers.VARIABLE, gpu)
     store = options.text_of(config, "kernel_store")
     if store:
         from pytest_regional.harness.kernel_store.files import VARIABLE  # imports no torch
 
-        values[VARIABLE] = store if store == "off" else str(config.rootpath / store)
-    saved = {name: os.environ.get(name) for name in values}
-
-    def put_back() -> None:
-        for name, value in saved.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-    os.environ.update(values)
-    config.add_cleanup(put_back)
+        environment.setenv(VARIABLE, store if store == "off" else str(config.rootpath / store))
 
 
 def remove(root: Path) -> None:

@@ -135,11 +135,7 @@ class Evidence:
         return self._of(test) / "trace" if self._directories else None
 
     def code_at_fault(self, fact: Any, error: BaseException, regional: Regional) -> list[CodeLine]:
-        """Keep the code of a test that failed with ``error``, and return the lines of it that are concerned.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Keep the code of a test that failed with ``error``, and return the lines of it that are concerned."""
         kept = self._code_of(fact)
         if kept is None:
             return []
@@ -175,11 +171,7 @@ class Evidence:
             shutil.rmtree(self._of(report.nodeid), ignore_errors=True)
 
     def write(self, facts: Sequence[Facts]) -> None:
-        """Write a directory for each test that ended badly.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Write a directory for each test that ended badly."""
         for directory in self._directories:
             for fact in bad_tests(facts):
                 folder, kept = directory / name_of(fact), self._of(fact["test"])

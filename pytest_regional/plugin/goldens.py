@@ -130,25 +130,22 @@ class GoldenHooks:
         before = _names_by_file(items)
         result = yield
         with self._errors.kept("noting which tests have goldens"):
-            self._note_tests(before, items)
+            after = _names_by_file(items)
+            is_a_part = self._config.getoption("lf", False) or any("::" in one for one in self._config.args)
+            for file, names in before.items():
+                golden = path_of(file)
+                if golden.exists():
+                    of_file = [(item, item.stash.get(TARGET, None)) for item in items if item.path == file]
+                    self._own.tests[str(golden)] = [
+                        [item.nodeid, name_of(item), target.spec.name if target else ""] for item, target in of_file
+                    ]
+                    if names != after.get(file) or is_a_part:
+                        self._own.left_out.append(str(golden))
+            for directory in dict.fromkeys(file.parent for file in before):
+                for path in sorted((directory / DIRECTORY).glob("*.txt")):
+                    if not (directory / f"{path.stem}.py").exists() and not (directory / path.stem).exists():
+                        self._own.ownerless.append(str(path))
         return result
-
-    def _note_tests(self, before: dict[Path, set[str]], items: list[pytest.Item]) -> None:
-        after = _names_by_file(items)
-        is_a_part = self._config.getoption("lf", False) or any("::" in one for one in self._config.args)
-        for file, names in before.items():
-            golden = path_of(file)
-            if golden.exists():
-                of_file = [(item, item.stash.get(TARGET, None)) for item in items if item.path == file]
-                self._own.tests[str(golden)] = [
-                    [item.nodeid, name_of(item), target.spec.name if target else ""] for item, target in of_file
-                ]
-                if names != after.get(file) or is_a_part:
-                    self._own.left_out.append(str(golden))
-        for directory in dict.fromkeys(file.parent for file in before):
-            for path in sorted((directory / DIRECTORY).glob("*.txt")):
-                if not (directory / f"{path.stem}.py").exists() and not (directory / path.stem).exists():
-                    self._own.ownerless.append(str(path))
 
     # Tests
 
@@ -192,8 +189,28 @@ class GoldenHooks:
     def finish(self) -> None:
         """Write goldens, or note which no test uses, once it is known whether the run is complete."""
         self._collected.append(self._own)
+        pending: dict[str, list[dict[str, Any]]] = {}
+        failed = 0
+        for test in self._tests.values():
+            new = [one for one in test.used if one["text"] is not None]
+            if not (test.passed and test.ended):
+                failed += len(new)
+                continue
+            for one in new:
+                pending.setdefault(one["path"], []).append(one)
+        if failed:
+            self._lines.append((f"{plural(failed, 'golden')} not written: the test did not pass", False))
+        for name in dict.fromkeys([*pending, *(name for one in self._collected for name in one.tests)]):
+            with self._errors.kept(f"writing {name}"):
+                self._finish_file(Path(name), pending.get(name, []))
+        is_removed = self._settings.update and not self._is_cut_short()
+        what = "removed" if is_removed else "--regional-update removes it"
         with self._errors.kept("writing goldens"):
-            self._finish()
+            for path in map(Path, dict.fromkeys(name for one in self._collected for name in one.ownerless)):
+                if is_removed:
+                    path.unlink(missing_ok=True)
+                self._unused_states[_Place(str(path), GoldenKey("", ""))] = "removed" if is_removed else "unused"
+                self._lines.append((f"{_shown(path, self._config)} is of a test file that is gone; {what}", False))
 
     def states(self) -> list[dict[str, str]]:
         """Return what a report holds of goldens: what became of each that a test used, or that none uses."""
@@ -224,30 +241,6 @@ class GoldenHooks:
         if any(failed for _, failed in self._lines):
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
-    def _finish(self) -> None:
-        pending: dict[str, list[dict[str, Any]]] = {}
-        failed = 0
-        for test in self._tests.values():
-            new = [one for one in test.used if one["text"] is not None]
-            if not (test.passed and test.ended):
-                failed += len(new)
-                continue
-            for one in new:
-                pending.setdefault(one["path"], []).append(one)
-        if failed:
-            self._lines.append((f"{plural(failed, 'golden')} not written: the test did not pass", False))
-        files = dict.fromkeys([*pending, *(name for one in self._collected for name in one.tests)])
-        for name in files:
-            with self._errors.kept(f"writing {name}"):
-                self._finish_file(Path(name), pending.get(name, []))
-        is_removed = self._settings.update and not self._is_cut_short()
-        what = "removed" if is_removed else "--regional-update removes it"
-        for path in map(Path, dict.fromkeys(name for one in self._collected for name in one.ownerless)):
-            if is_removed:
-                path.unlink(missing_ok=True)
-            self._unused_states[_Place(str(path), GoldenKey("", ""))] = "removed" if is_removed else "unused"
-            self._lines.append((f"{_shown(path, self._config)} is of a test file that is gone; {what}", False))
-
     def _finish_file(self, path: Path, pending: list[dict[str, Any]]) -> None:
         try:
             file = GoldenFile.read(path)
@@ -256,38 +249,28 @@ class GoldenHooks:
             return
         unused = list(self._unused(path, file))
         if not self._settings.update:
-            self._note_unused(path, unused, "unused")
-            self._say_unused(path, unused, "--regional-update removes what no test uses")
+            self._note_unused(path, unused, "unused", "--regional-update removes what no test uses")
             return
         for one in pending:
             file.put(GoldenKey(*one["key"]), one["device"], tuple(one["version"]), tuple(one["text"]))
         for key, device in unused:
             file.remove(key, device)
-        if pending or unused:
-            if self._write(path, file, len(pending)):
-                self._written |= {_Place(str(path), GoldenKey(*one["key"]), one["device"]) for one in pending}
-                self._note_unused(path, unused, "removed")
-            self._say_unused(path, unused, "removed")
-
-    def _note_unused(self, path: Path, unused: list[tuple[GoldenKey, str | None]], state: str) -> None:
-        self._unused_states |= {_Place(str(path), key, device or ""): state for key, device in unused}
-
-    def _write(self, path: Path, file: GoldenFile, count: int) -> bool:
-        """Write a file of goldens; tell whether that succeeded."""
         try:
-            if file.goldens:
+            if file.goldens and (pending or unused):
                 path.parent.mkdir(exist_ok=True)
                 write_whole(path, str(file).encode())
-            else:
+            elif unused:
                 path.unlink()
         except OSError as error:
             self._lines.append((f"{path} could not be written: {error.strerror or error}", True))
-            return False
-        if count:
-            self._lines.append((f"{plural(count, 'golden')} written in {_shown(path, self._config)}", False))
-        return True
+            return
+        if pending:
+            self._lines.append((f"{plural(len(pending), 'golden')} written in {_shown(path, self._config)}", False))
+        self._written |= {_Place(str(path), GoldenKey(*one["key"]), one["device"]) for one in pending}
+        self._note_unused(path, unused, "removed", "removed")
 
-    def _say_unused(self, path: Path, unused: list[tuple[GoldenKey, str | None]], what: str) -> None:
+    def _note_unused(self, path: Path, unused: list[tuple[GoldenKey, str | None]], state: str, what: str) -> None:
+        self._unused_states |= {_Place(str(path), key, device or ""): state for key, device in unused}
         if unused:
             names = ", ".join(str(key) + (f" on {device}" if device else "") for key, device in unused)
             self._lines.append((f"unused in {_shown(path, self._config)}: {names}; {what}", False))
@@ -301,9 +284,13 @@ class GoldenHooks:
 
     def _unused(self, path: Path, file: GoldenFile) -> Iterator[tuple[GoldenKey, str | None]]:
         """Yield goldens that no test uses, and on which device; ``None`` for all, where there is no such test."""
-        if not self._is_complete(str(path)):
+        known = [one for one in self._collected if str(path) in one.tests]
+        tests = [test for one in known for test in one.tests[str(path)]]
+        if self._is_cut_short() or not tests or any(str(path) in one.left_out for one in known):
             return
-        tests = [test for one in self._collected for test in one.tests.get(str(path), [])]
+        # Only where all tests of a file ran to their end it is known what is unused.
+        if not all(nodeid in self._tests and self._tests[nodeid].ended for nodeid, _, _ in tests):
+            return
         used = {(tuple(one["key"]), one["device"]) for test in self._tests.values() for one in test.used}
         for key in list(file.goldens):
             if key.backend not in self._backends:
@@ -319,16 +306,6 @@ class GoldenHooks:
     def _is_cut_short(self) -> bool:
         return bool(self._workers.lost or self._endings.reason)
 
-    def _is_complete(self, path: str) -> bool:
-        """Tell whether all tests of a file ran to their end: only then it is known what is unused."""
-        if self._is_cut_short():
-            return False
-        known = [one for one in self._collected if path in one.tests]
-        if not known or any(path in one.left_out for one in known):
-            return False
-        tests = {nodeid for one in known for nodeid, _, _ in one.tests[path]}
-        return bool(tests) and all(nodeid in self._tests and self._tests[nodeid].ended for nodeid in tests)
-
 
 def _names_by_file(items: list[pytest.Item]) -> dict[Path, set[str]]:
     """Return the tests of each file; a method of unittest, of which the plugin makes one for each backend, once."""
@@ -341,12 +318,11 @@ def _names_by_file(items: list[pytest.Item]) -> dict[Path, set[str]]:
 
 def _plain(used: UsedGolden, path: Path) -> dict[str, Any]:
     """Return a used golden as plain data, which crosses processes."""
-    text = None if used.text is None else list(used.text)
     return {
         "path": str(path),
         "key": list(used.key),
         "device": used.device,
         "version": list(used.version),
-        "text": text,
+        "text": None if used.text is None else list(used.text),
         "state": used.state,
     }

@@ -131,7 +131,9 @@ class RunHooks:
         """Write the conformance table, and what went wrong with reporting, for which the run fails."""
         found = self._collected.facts
         with self._errors.kept("writing the table"):
-            terminal.write(terminalreporter, found, self._workers.lost, _chosen(terminalreporter.config))
+            given = (("-m", self._session.config.option.markexpr), ("-k", self._session.config.option.keyword))
+            chosen = " ".join(f"{option} {shlex.quote(value)}" for option, value in given if value)
+            terminal.write(terminalreporter, found, self._workers.lost, chosen)
         with self._errors.kept("writing the table of fuzzing"):
             terminal.write_fuzzing(terminalreporter, found, self._session.settings.findings, self._began)
         with self._errors.kept("writing annotations"):
@@ -140,9 +142,3 @@ class RunHooks:
             self._errors.write(terminalreporter)
             session = self._pytest_session
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
-
-
-def _chosen(config: pytest.Config) -> str:
-    """Return the options that chose tests by mark or name, as one writes them."""
-    given = (("-m", config.option.markexpr), ("-k", config.option.keyword))
-    return " ".join(f"{option} {shlex.quote(value)}" for option, value in given if value)

@@ -108,17 +108,12 @@ def _strings(name: str, value: Any) -> tuple[str, ...]:
     return tuple(map(present_name, strings)) if name == "requires" else tuple(strings)
 
 
-def known_failures(item: pytest.Item) -> list[KnownFailure]:
-    """Return the test's ``regional_known_failure`` marks.
+def known_failure(mark: pytest.Mark) -> KnownFailure:
+    """Return what a ``regional_known_failure`` mark says.
 
     Raises:
-        RegionalValueError: a mark without backend or reason, with an unknown keyword, or with a torch range that is
-            none.
+        RegionalValueError: no backend or reason, an unknown keyword, or a torch range that is none.
     """
-    return [_known_failure(mark) for mark in item.iter_markers(KNOWN_FAILURE_MARK)]
-
-
-def _known_failure(mark: pytest.Mark) -> KnownFailure:
     known = [f.name for f in dataclasses.fields(KnownFailure)]
     for name in mark.kwargs:
         if name not in known:
@@ -157,11 +152,6 @@ class Line:
     reason: str
     link: str
     source: str
-
-    @property
-    def text(self) -> str:
-        """The reason and the link."""
-        return f"{self.reason} ({self.link})"
 
     def is_of(self, files: set[str]) -> bool:
         """Return whether the line names tests, and is about one of the test ``files`` or says of no file."""

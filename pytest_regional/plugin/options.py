@@ -264,11 +264,7 @@ def is_requested(config: pytest.Config, namespace: argparse.Namespace | None = N
 
 
 def given_when_off(config: pytest.Config) -> list[Option]:
-    """Return the options that were given, and are checked even when no backend is under test.
-
-    Raises:
-        pytest.UsageError: as :func:`text_of`.
-    """
+    """Return the options that were given, and are checked even when no backend is under test."""
     return [one for one in OPTIONS if one.checked_when_off and text_of(config, one.setting) is not None]
 
 

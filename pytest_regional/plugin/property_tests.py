@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_regional._torch.patching import Patch, applied
+
 if TYPE_CHECKING:
     from pytest_regional._base.limits import TimeLimit
     from pytest_regional.harness.regional import Regional
@@ -35,8 +37,7 @@ def adapted(item: pytest.Item, regional: Regional, limit: TimeLimit) -> Iterator
         return
     handle = function.hypothesis
     owner: Any = getattr(function, "__func__", function)
-    inner, settings = handle.inner_test, getattr(owner, _SETTINGS, None)
-
+    inner = handle.inner_test
     failures: list[str] = []
 
     @functools.wraps(inner)
@@ -44,7 +45,7 @@ def adapted(item: pytest.Item, regional: Regional, limit: TimeLimit) -> Iterator
         if limit.error:
             raise _TimeIsUp
         try:
-            regional.reset()
+            regional._reset()
             return inner(*arguments, **keywords)
         except BaseException as error:
             if limit.error:
@@ -55,7 +56,7 @@ def adapted(item: pytest.Item, regional: Regional, limit: TimeLimit) -> Iterator
     handle.inner_test = one_example
     import hypothesis
 
-    chosen: Any = settings or hypothesis.settings.default
+    chosen: Any = getattr(owner, _SETTINGS, None) or hypothesis.settings.default
     # A compile takes seconds: Hypothesis's default deadline of 200 ms goes. One that the test chose itself is kept.
     default = hypothesis.settings.get_profile("default").deadline
     health = hypothesis.HealthCheck
@@ -64,18 +65,14 @@ def adapted(item: pytest.Item, regional: Regional, limit: TimeLimit) -> Iterator
         deadline=None if chosen.deadline == default else chosen.deadline,
         suppress_health_check={health.function_scoped_fixture, health.too_slow, *chosen.suppress_health_check},
     )
-    setattr(owner, _SETTINGS, answered)
-    try:
-        yield
-    except BaseException:
-        if limit.error is None:
-            raise
-        if failures:
-            limit.error.add_note(f"Before that an example had failed, the last with: {failures[-1]}")
-        raise limit.error from None
-    finally:
-        handle.inner_test = inner
-        if settings is None:
-            delattr(owner, _SETTINGS)
-        else:
-            setattr(owner, _SETTINGS, settings)
+    with applied([Patch(owner, _SETTINGS, answered)]):
+        try:
+            yield
+        except BaseException:
+            if limit.error is None:
+                raise
+            if failures:
+                limit.error.add_note(f"Before that an example had failed, the last with: {failures[-1]}")
+            raise limit.error from None
+        finally:
+            handle.inner_test = inner

@@ -11,7 +11,6 @@ import unittest
 import warnings
 from collections import Counter
 from collections.abc import Generator, Iterator
-from contextlib import AbstractContextManager
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
@@ -78,8 +77,8 @@ def _cut(error: BaseException) -> None:
     # PyTorch's own files, which generated code is in none of.
     torch = Path(getattr(sys.modules.get("torch"), "__file__", None) or _PACKAGE).parent
     if frames and _is_hidden(frames[-1]):
-        if not _was_raised(frames[-1]):
-            return
+        if frames[-1].tb_frame.f_code.co_code[frames[-1].tb_lasti] != _RAISES:
+            return  # no ``raise`` statement is where the frame ended
         while frames and (
             _is_hidden(frames[-1])
             or _file(frames[-1]).name == "contextlib.py"
@@ -92,11 +91,6 @@ def _cut(error: BaseException) -> None:
     if kept:
         kept[-1].tb_next = None
     error.__traceback__ = kept[0] if kept else None
-
-
-def _was_raised(entry: TracebackType) -> bool:
-    """Say whether a ``raise`` statement is where the frame ended."""
-    return entry.tb_frame.f_code.co_code[entry.tb_lasti] == _RAISES
 
 
 def _file(entry: TracebackType) -> Path:
@@ -163,8 +157,7 @@ class MarkedTestHooks:
                 mark.dynamic, mark.fullgraph, mark.inductor_configs, None, mark.pre_grad_pass_timing
             ),
             isolate=mark.isolate,
-            blame_depth=settings.blame or "region",
-            verify_seconds=settings.verify,
+            settings=settings,
         ) as regional:
             item.stash[HARNESS] = regional
             if settings.process_servers:
@@ -201,15 +194,15 @@ class MarkedTestHooks:
         self._retirement.exit_before(item)
         if TARGET not in item.stash:
             return (yield)
-        with self._errors.around("keeping PyTorch's structured trace", lambda: self._traced(item.nodeid)):
+        folder = self._evidence.trace_folder(item.nodeid)
+        with self._errors.around(
+            "keeping PyTorch's structured trace",
+            lambda: structured_trace_off() if folder is None else structured_trace_to(folder),
+        ):
             result = yield
         # No limit is on between tests, and one that a test left would end the process in another.
         faulthandler.cancel_dump_traceback_later()
         return result
-
-    def _traced(self, test: str) -> AbstractContextManager[None]:
-        folder = self._evidence.trace_folder(test)
-        return structured_trace_off() if folder is None else structured_trace_to(folder)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:

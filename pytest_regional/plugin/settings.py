@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 from collections.abc import Callable
@@ -12,23 +13,25 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_regional._base.errors import RegionalError, RegionalValueError
-from pytest_regional._base.limits import Budget, memory_of, seconds_of
+from pytest_regional._base.limits import memory_of, seconds_of
 from pytest_regional._base.text import DEFAULT_SEED, MOST_SEED, shown
 from pytest_regional.harness.blame.culprit import FollowUp
 from pytest_regional.harness.devices.device import EMULATED, check_device_name, device_under_test, kind_of_device
 from pytest_regional.harness.fork_server import missing_for_fork_server
+from pytest_regional.harness.options import HarnessOptions
 from pytest_regional.plugin import options
 from pytest_regional.plugin.options import Option
 
 if TYPE_CHECKING:
+    from pytest_regional.fuzz.budget import Budget
     from pytest_regional.report.outputs import Outputs
 
 #: Each takes as much memory as a process that has imported torch.
 MOST_SERVERS = 8
 
 
-@dataclass(frozen=True)
-class Settings:
+@dataclass(frozen=True, kw_only=True)
+class Settings(HarnessOptions):
     """The parsed options of one run.
 
     Attributes:
@@ -38,7 +41,7 @@ class Settings:
         timeout: seconds, or ``None``.
         memory: bytes that a test may allocate, or ``None``.
         kernel_store: the directory of compiled kernels, or ``None``.
-        fuzz: the budget of each fuzz test.
+        fuzz: the budget of each fuzz test; ``None`` without the package ``fuzz``.
         findings: the directory of fuzz findings.
         fuzz_settings: names of the compiler settings that fuzz tests draw.
         seed: of the run.
@@ -47,9 +50,6 @@ class Settings:
         reports: what results are written to.
         audit: also run tests for unsupported capabilities.
         update: whether goldens are written.
-        blame: how far a failure is followed up: ``"off"``, ``"region"`` or ``"deep:300"``; where it is ``None``, a
-            failed comparison with eager to the region, and findings of fuzz tests to the step.
-        verify: seconds for each kernel that is to be verified for all sizes; ``None`` where none is.
         process_servers: how many servers the processes of ``in_new_process`` are forked from; 0: each is an
             interpreter.
     """
@@ -60,7 +60,7 @@ class Settings:
     timeout: float | None
     memory: int | None
     kernel_store: Path | None
-    fuzz: Budget
+    fuzz: Budget | None
     findings: Path
     fuzz_settings: tuple[str, ...]
     seed: int
@@ -69,8 +69,6 @@ class Settings:
     reports: Outputs
     audit: bool
     update: bool
-    blame: str | None
-    verify: float | None
     process_servers: int
 
 
@@ -126,6 +124,16 @@ def _findings(value: str | None, config: pytest.Config) -> Path:
     if value:
         _require_writable(path, path)
     return path
+
+
+def _fuzz(value: str | None, config: pytest.Config) -> Budget | None:
+    if not importlib.util.find_spec("pytest_regional.fuzz"):
+        if value:
+            raise RegionalValueError("needs the package pytest_regional.fuzz, which is not here")
+        return None
+    from pytest_regional.fuzz.budget import Budget  # an optional part
+
+    return Budget.parse(value or "ci")
 
 
 def _fuzz_settings(value: str | None, config: pytest.Config) -> tuple[str, ...]:
@@ -212,7 +220,7 @@ _PARSERS: dict[str, Callable[[Any, pytest.Config], Any]] = {
     "backends": _backends,
     "devices": _devices,
     "timeout": lambda value, config: seconds_of(value) if value else None,
-    "fuzz": lambda value, config: Budget.parse(value or "ci"),
+    "fuzz": _fuzz,
     "findings": _findings,
     "seed": _seed,
     "known_failures": lambda value, config: config.rootpath / value if value else None,
@@ -245,16 +253,12 @@ def resolve(config: pytest.Config) -> Settings:
             device_under_test("cuda")
         except RegionalValueError as error:
             raise pytest.UsageError(f"--regional-device: {error}") from error
-    same_programs = options.text_of(config, "seed") or values["fuzz"].fixed or os.environ.get("CI")
+    same_programs = options.text_of(config, "seed") or (values["fuzz"] and values["fuzz"].fixed) or os.environ.get("CI")
     return Settings(**values, fuzz_seed=values["seed"] if same_programs else None)
 
 
 def check_given(config: pytest.Config) -> None:
-    """Check the given values while no backend is under test: a typo is an error even where it has no effect.
-
-    Raises:
-        pytest.UsageError: as :func:`resolve`.
-    """
+    """Check the given values while no backend is under test: a typo is an error even where it has no effect."""
     for option in options.given_when_off(config):
         _parsed(config, option)
 

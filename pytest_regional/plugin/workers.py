@@ -15,10 +15,9 @@ import re
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from os import _exit  # before it is guarded
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from _pytest._io.saferepr import saferepr
@@ -321,14 +320,8 @@ def visible_gpus(chosen: str | None, devices: Path = Path("/dev")) -> list[str]:
 ATTRIBUTE = "regional_reporting_errors"
 
 
-@dataclass(frozen=True)
-class ReportingError:
-    """One failure.
-
-    Attributes:
-        doing: what was being done, as it follows "while".
-        text: the traceback.
-    """
+class ReportingError(NamedTuple):
+    """One failure: what was being done, as it follows "while", and the traceback."""
 
     doing: str
     text: str
@@ -343,16 +336,13 @@ class ReportingErrors:
     def __bool__(self) -> bool:
         return bool(self._errors)
 
-    def __len__(self) -> int:
-        return len(self._errors)
-
     @contextlib.contextmanager
     def kept(self, doing: str) -> Iterator[None]:
         """Keep what the block raises and continue after it; an interrupt, and what ends a test, passes through."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - shown at the end of the run
-            self.note(doing, error)
+        except Exception:  # noqa: BLE001 - shown at the end of the run
+            self._errors.append(ReportingError(encodable(doing), encodable(traceback.format_exc())))
 
     @contextlib.contextmanager
     def around(self, doing: str, context: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
@@ -366,16 +356,10 @@ class ReportingErrors:
                 with self.kept(doing):
                     stack.close()
 
-    def note(self, doing: str, error: BaseException) -> None:
-        """Keep ``error``."""
-        text = "".join(traceback.format_exception(error))
-        self._errors.append(ReportingError(encodable(doing), encodable(text)))
-
     def taken(self) -> list[list[str]]:
         """Return all errors as plain data that crosses processes, and forget them here."""
-        taken = [[error.doing, error.text] for error in self._errors]
-        self._errors.clear()
-        return taken
+        taken, self._errors = self._errors, []
+        return [list(error) for error in taken]
 
     def add(self, taken: Iterable[list[str]], process: str = "") -> None:
         """Add what another process has :meth:`taken`."""
@@ -384,8 +368,6 @@ class ReportingErrors:
 
     def write(self, reporter: Any) -> None:
         """Write every error, those with the same traceback once, with pytest's terminal writer."""
-        if not self._errors:
-            return
         reporter.section("regional reporting errors", sep="=", red=True)
         reporter.write_line(
             "pytest-regional itself failed where it reports. Outcomes of tests are right; what is printed above, and "

@@ -28,7 +28,6 @@ from pytest_regional.reference.caching.container import (
     ArtifactNotFoundError,
     CacheWarning,
     UnstorableError,
-    WrongKindError,
     read_artifact,
     write_artifact,
 )
@@ -172,7 +171,7 @@ def load(path: PathLike, module: torch.nn.Module | None = None) -> CompiledProgr
     """
     try:
         kind, payload = PROGRAM, read_artifact(Path(path), PROGRAM)
-    except WrongKindError:
+    except ArtifactError:
         kind, payload = REGION, read_artifact(Path(path), REGION)
     with loadable(Path(path)):
         if kind == REGION:

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.fx
@@ -52,6 +52,7 @@ from pytest_regional._torch.tracing import (
 from pytest_regional.reference.caching.code import region_tag
 from pytest_regional.reference.effects import COLLECTIVE, RANDOM, effect_classes, element_of, written_arguments
 from pytest_regional.reference.extract import ExtractedRegion, nodes_of_symbols
+from pytest_regional.reference.options import OnRegionError
 from pytest_regional.reference.ordering.carry_over import compile_in_order
 from pytest_regional.reference.regions import freeze, op_names, shortened, source_line
 
@@ -308,9 +309,6 @@ def require_values(region: ExtractedRegion) -> None:
                 f"input {border.name!r} of {region.name} has no meta['val']: trace the graph with fake tensors, "
                 f"or give regional_inductor the example inputs."
             )
-
-
-OnRegionError = Literal["raise", "eager"]
 
 
 class RegionCompileError(RegionalError, RuntimeError):

@@ -23,9 +23,9 @@ from pytest_regional.reference import compile_regions, pass_protocol
 from pytest_regional.reference.caching import container, store
 from pytest_regional.reference.caching.outer import OuterCache, annotations_in_pytorchs_key
 from pytest_regional.reference.caching.store import open_store
-from pytest_regional.reference.compile_regions import Memory, OnRegionError
+from pytest_regional.reference.compile_regions import Memory
 from pytest_regional.reference.gradients import partitioner_for
-from pytest_regional.reference.options import BackendOptions, Partitioner
+from pytest_regional.reference.options import BackendOptions, OnRegionError, Partitioner
 from pytest_regional.reference.pass_protocol import plan_pre_grad, pre_grad_passes_done
 from pytest_regional.reference.regional_inductor import compile_annotated
 

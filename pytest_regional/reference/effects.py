@@ -1,4 +1,4 @@
-"""Order edges: nodes that must keep their program order without data flow between them.
+"""Required order: nodes that must keep their program order without data flow between them.
 
 Three chains (random numbers, collectives, other effects) keep the order of their members; reads and writes of one
 storage keep theirs. Assertions are in no chain. Linear in nodes plus edges.
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from pytest_regional._torch import operators
 from pytest_regional._torch.fx_graphs import bodies_of, is_graph_module
 from pytest_regional._torch.operators import hides_a_view, is_higher_order_op, is_op_overload, op_name, schema_of
 from pytest_regional._torch.tracing import storage_key
@@ -139,10 +140,8 @@ def written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
         return []
     target, written = node.target, list[torch.fx.Node]()
     if is_op_overload(target):
-        schema = schema_of(target)
-        for index, argument in enumerate(schema.arguments if schema.is_mutable else ()):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                written += _nodes_in(node.args[index] if index < len(node.args) else node.kwargs.get(argument.name))
+        for value in operators.written_arguments(target, node.args, node.kwargs):
+            written += _nodes_in(value)
         return written
     name = op_name(target)
     if name == _ORDERED_OP:  # operands of the op in its body follow the first two arguments

@@ -9,7 +9,8 @@ from typing import Any, Literal, cast
 
 from pytest_regional._base.errors import RegionalValueError
 from pytest_regional._torch.config import TIMINGS, Timing
-from pytest_regional.reference.compile_regions import OnRegionError
+
+OnRegionError = Literal["raise", "eager"]
 
 Partitioner = Literal["default", "min_cut"]
 

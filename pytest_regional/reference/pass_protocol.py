@@ -14,19 +14,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
-import hashlib
 import inspect
 import pathlib
 import re
 import uuid
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Protocol, TypeAlias, overload
 
 import torch.fx
 
-import pytest_regional
+from pytest_regional._base.cache_keys import own_code
 from pytest_regional._base.errors import RegionalError, RegionalWarning
 from pytest_regional._base.text import unknown_name
 from pytest_regional._torch.compile_phases import logged
@@ -312,17 +310,8 @@ def stable_form(value: Any) -> Hashable:
     raise TypeError(f"a {kind} is not plain data")
 
 
-def _own_code() -> str:
-    package = Path(pytest_regional.__file__).parent
-    digest = hashlib.sha256()
-    for folder in ("_torch", "reference"):
-        for file in sorted((package / folder).rglob("*.py")):
-            digest.update(f"{file.relative_to(package).as_posix()}\0".encode() + file.read_bytes())
-    return digest.hexdigest()[:16]
-
-
 #: Part of our own passes' uuids; another version of their code has another uuid.
-OWN_CODE = _own_code()
+OWN_CODE = own_code("reference")
 
 
 _warned: set[str] = set()

@@ -29,7 +29,6 @@ from pytest_regional._torch.tracing import (
 from pytest_regional.reference.compile_regions import (
     GuardedCompiler,
     Memory,
-    OnRegionError,
     RegionCompiler,
     SharedCompiler,
     compile_regions,
@@ -44,6 +43,7 @@ from pytest_regional.reference.extract import (
     pass_missing_symbols,
 )
 from pytest_regional.reference.gradients import describe_repeated_draws
+from pytest_regional.reference.options import OnRegionError
 from pytest_regional.reference.ordering.whole_regions import plan_in_order, warn_of_unknown_regions
 from pytest_regional.reference.pass_protocol import DEFAULT_GRAPHS, OWN_CODE, Pass
 

@@ -22,7 +22,15 @@ import torch.fx
 
 from pytest_regional._base.region import AnnotationError, AnnotationWarning, misspelt_text
 from pytest_regional._torch.config import INDUCTOR, config_names, inductor_config_type
-from pytest_regional._torch.fx_graphs import REGION_AFTER, REGION_CONFIGS, REGION_ID, misspelt_marks, region_mark
+from pytest_regional._torch.fx_graphs import (
+    REGION_AFTER,
+    REGION_CONFIGS,
+    REGION_ID,
+    is_graph_module,
+    misspelt_marks,
+    region_mark,
+)
+from pytest_regional._torch.operators import is_higher_order_op, is_op_overload
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in .*\n?[ \t]*(.*)')
 _TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -37,6 +45,23 @@ def op_names(nodes: Iterable[torch.fx.Node]) -> tuple[str, ...]:
             text = str(node.target)
             names.append(str(getattr(node.target, "__name__", text)) if text.startswith("<") else text)
     return tuple(names)
+
+
+def called_name(node: torch.fx.Node) -> str:
+    """Return the operator's name in reports."""
+    target: Any = node.target
+    if node.op == "call_method":
+        return f".{target}"
+    if node.op == "call_module":
+        owner = node.graph.owning_module
+        called = owner.get_submodule(target) if owner is not None else None
+        return str(target) if called is None or is_graph_module(called) else type(called).__name__
+    if is_op_overload(target):
+        return str(target)
+    if is_higher_order_op(target):
+        return str(target.name())
+    module, name = getattr(target, "__module__", None), getattr(target, "__name__", str(target))
+    return name if module is None else f"{module.lstrip('_')}.{name}"
 
 
 def shortened(names: Sequence[str]) -> str:

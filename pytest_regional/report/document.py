@@ -172,23 +172,33 @@ def _joined(several: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: values[0] if len(values) == 1 else ", ".join(map(str, values)) for name, values in found.items()}
 
 
-Rows = list[tuple[str, list[str]]]
+#: A name and, for each column, the outcomes that there are, with how many of each.
+Row = tuple[str, list[list[tuple[str, int]]]]
 
 
-def rows_of(facts: Sequence[Facts]) -> tuple[list[str], Rows]:
-    """Return the headings of the columns, and of each suite, and of all, its name and cells."""
+def matrix_of(facts: Sequence[Facts]) -> tuple[list[str], list[Row]]:
+    """Return the headings of the columns, and a row of all tests, then of each suite."""
     columns = sorted({column_of(fact) for fact in facts})
     suites = sorted({fact["suite"] for fact in facts})
-    rows = [
-        (suite, [_cell([f for f in facts if f["suite"] == suite and column_of(f) == c]) for c in columns])
-        for suite in suites
+    counts = Counter((suite, column_of(fact), fact["outcome"]) for fact in facts for suite in (fact["suite"], None))
+    rows = []
+    for suite in (None, *suites):
+        cells = [
+            [(outcome, counts[suite, column, outcome]) for outcome in SHOWN if counts[suite, column, outcome]]
+            for column in columns
+        ]
+        rows.append(("all" if suite is None else suite, cells))
+    return columns, rows
+
+
+def rows_of(facts: Sequence[Facts]) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """Return what :func:`matrix_of` does, with each cell as text and the row of all tests at the end."""
+    columns, (everything, *suites) = matrix_of(facts)
+    shown = [
+        (name, [", ".join(f"{count} {outcome}" for outcome, count in cell) or "-" for cell in cells])
+        for name, cells in (*suites, everything)
     ]
-    return columns, [*rows, ("all", [_cell([f for f in facts if column_of(f) == c]) for c in columns])]
-
-
-def _cell(facts: Sequence[Facts]) -> str:
-    counts = Counter(fact["outcome"] for fact in facts)
-    return ", ".join(f"{counts[outcome]} {outcome}" for outcome in SHOWN if counts[outcome]) or "-"
+    return columns, shown
 
 
 def totals_of(facts: Sequence[Facts]) -> str:

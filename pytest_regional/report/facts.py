@@ -210,11 +210,7 @@ def of(item: pytest.Item, target: Target, regional: Regional | None) -> dict[str
 
 
 def plain(known: dict[str, Any]) -> dict[str, Any]:
-    """Return ``known`` in the types of JSON and no others: what pytest-xdist cannot send ends its worker.
-
-    Raises:
-        TypeError: something else is in it.
-    """
+    """Return ``known`` in the types of JSON and no others: what pytest-xdist cannot send ends its worker."""
     return cast("dict[str, Any]", json.loads(dumps(known, ensure_ascii=False).encode(errors="replace")))
 
 

@@ -28,9 +28,6 @@ def append_summary(report: RunReport, environment: Mapping[str, str]) -> None:
     """Add ``report`` to the summary of the step that runs, as far as there is room for it; nothing outside of a job.
 
     It says how many failures are no annotations.
-
-    Raises:
-        OSError: the file cannot be written; names it.
     """
     if name := environment.get("GITHUB_STEP_SUMMARY"):
         more = len(bad_tests(report.tests)) - MOST

@@ -11,11 +11,11 @@ import json
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
 import z3
 
+from pytest_regional._base.cache_keys import own_code
 from pytest_regional._base.errors import RegionalError
 from pytest_regional._torch.triton import code_keys
 
@@ -95,21 +95,14 @@ class Store(Protocol):
 
 def key_of(digest: str) -> str:
     """Return the key of a kernel's outcomes: of what is asked, and of the code that answers."""
-    return hashlib.sha256("\0".join(["verified", digest, *_versions(), _sources()]).encode()).hexdigest()
+    return hashlib.sha256(
+        "\0".join(["verified", digest, *_versions(), own_code("emulation", "verify")]).encode()
+    ).hexdigest()
 
 
 @functools.cache
 def _versions() -> tuple[str, ...]:
     return (platform.python_version(), z3.get_full_version(), *code_keys())
-
-
-@functools.cache
-def _sources() -> str:
-    package, digest = Path(__file__).parent.parent, hashlib.sha256()
-    for name in ("_torch", "emulation", "verify"):  # what of this package decides on an outcome
-        for path in sorted((package / name).rglob("*.py")):
-            digest.update(f"{path.relative_to(package).as_posix()}\0".encode() + path.read_bytes() + b"\0")
-    return digest.hexdigest()
 
 
 def keep(store: Store, digest: str, outcomes: Sequence[Outcome], seconds: float) -> None:

@@ -14,9 +14,10 @@ import numpy as np
 import torch
 import z3
 
+from pytest_regional._base.errors import OutOfTimeError
 from pytest_regional._base.text import first_line
 from pytest_regional.emulation.backend import Emulation
-from pytest_regional.emulation.device import EmulationError, EmulationTimeoutError, MemoryFaultError
+from pytest_regional.emulation.device import EmulationError, MemoryFaultError
 from pytest_regional.emulation.device_rewrite import OperatorsOnCpu
 from pytest_regional.emulation.launch import LaunchPlan, launch_inductor_kernel
 from pytest_regional.emulation.memory import Memory
@@ -90,7 +91,7 @@ class Replay:
                 self.memory.check_initialised(self.tensors[unwritten], "what comes next")
         except MemoryFaultError as fault:
             return str(fault)
-        except EmulationTimeoutError as error:
+        except OutOfTimeError as error:
             raise NotVerifiableError(str(error), final=False) from error
         except EmulationError:
             pass
@@ -217,7 +218,7 @@ def fault_of_graph(graph: Graph, emulation: Emulation, seconds: float) -> str | 
         not_updated = _not_updated(graph, given, sizes)
     except MemoryFaultError as fault:
         return str(fault)
-    except EmulationTimeoutError as error:
+    except OutOfTimeError as error:
         raise NotVerifiableError(str(error), final=False) from error
     except Exception as error:
         # An operator may refuse inputs that are drawn: a factorization, an index beyond the end.

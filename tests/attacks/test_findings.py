@@ -238,9 +238,9 @@ def _large(path: Path) -> None:
 
 
 ODD_FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "a folder": (_folder, "is not a regular file"),
-    "a FIFO": (os.mkfifo, "is not a regular file"),
-    "a link to a device": (_link("/dev/zero"), "is not a regular file"),
+    "a folder": (_folder, "cannot be read: it is not a regular file"),
+    "a FIFO": (os.mkfifo, "cannot be read: it is not a regular file"),
+    "a link to a device": (_link("/dev/zero"), "cannot be read: it is not a regular file"),
     "a link to nothing": (_link("nowhere"), "cannot be read: No such file"),
     "a link to itself": (_link("odd.json"), "cannot be read: Too many levels"),
     "a terabyte": (_large, "is larger than 16 MiB"),

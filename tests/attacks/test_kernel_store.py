@@ -291,18 +291,15 @@ def test_a_launcher_of_a_wrapped_c_compiler_is_made_each_time(tmp_path, monkeypa
             manager.put(b"library", "launcher.so")
 
 
-def test_that_one_self_test_passed_is_not_believed_of_another(tmp_path, monkeypatch):
-    import pytest_regional.harness.devices.emulated as emulated
-
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "store"))
-    emulated.remember("h200")
-    (path,) = (tmp_path / "store").glob("??/*")
-    key = emulated._key("a100")
-    other = tmp_path / "store" / key[:2] / key[2:]
-    other.parent.mkdir(exist_ok=True)
-    shutil.copy(path, other)
-    assert emulated.is_known("h200")
-    assert not emulated.is_known("a100")
+def test_what_is_stored_under_one_key_is_not_believed_of_another(tmp_path):
+    """That the self-test of one GPU has passed, for one."""
+    files = KernelFiles(prepared(tmp_path / "store"))
+    one, other = "ab" + "0" * 62, "cd" + "0" * 62
+    files.keep(one, b"passed")
+    files.keep(other, b"something else")
+    shutil.copy(files.folder / one[:2] / one[2:], files.folder / other[:2] / other[2:])
+    assert files.read(one) == b"passed"
+    assert files.read(other) is None
 
 
 def test_a_header_is_translated_whole_or_not_at_all(tmp_path):

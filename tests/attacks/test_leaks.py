@@ -80,7 +80,10 @@ def test_process_lives_on():
 """
 
 
-@pytest.mark.slow("runs all leaks in a run", fast="test_the_next_test_sees_nothing_of_it")
+@pytest.mark.slow(
+    "runs all leaks in a run",
+    fast="tests/attacks/test_leaks_and_fixtures.py::test_only_changes_of_tests_are_restored",
+)
 def test_all_in_one_run(pytester):
     """In the order of the table, each kind with a test behind it that compiles."""
     pytester.makepyfile(test_it=ONE_RUN)

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pytest_regional._base.limits import LEAST_BYTES, Budget, memory_limit, time_limit
+from pytest_regional._base.limits import LEAST_BYTES, memory_limit, time_limit
+from pytest_regional.fuzz.budget import Budget
 from pytest_regional.plugin import settings
 from pytest_regional.testing import regional
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 import textwrap
+from types import SimpleNamespace
 
 import pytest
 
+from pytest_regional.plugin.phases import PhaseHooks
+from pytest_regional.plugin.workers import ReportingErrors
 from pytest_regional.report.document import RunReport, merged
-from pytest_regional.report.this_run import CRASH, CollectedFacts, Heartbeat, last_heartbeat
+from pytest_regional.report.this_run import CollectedFacts, Heartbeat, last_heartbeat
 from tests.plugin.conftest import _torch_stays_imported, downstream, in_a_process, repository  # noqa: F401
 
 #: Where code of a user stands: the phase of its test, and the code, with ``{}`` for what it does.
@@ -120,9 +123,7 @@ limits.GRACE = 1
 """
 
 
-@pytest.mark.slow(
-    "four workers die", fast="tests/plugin/test_xdist.py::test_a_crashing_worker_does_not_lose_the_others_facts"
-)
+@pytest.mark.slow("four workers die", fast="test_a_crash_is_reported_with_its_phase_and_is_worse")
 def test_a_crash_with_xdist(pytester):
     pytester.makeconftest(SHORT_GRACE)
     for number, (_, fixture) in enumerate(CRASHES.values()):
@@ -182,10 +183,17 @@ TOLD = {"regional_facts": KNOWN}
     ],
 )
 def test_a_crash_is_reported_with_its_phase_and_is_worse(tmp_path, phase, before):
-    note = Heartbeat(tmp_path / "notes", "gw0")
+    note_folder = tmp_path / "notes"
+    note = Heartbeat(note_folder, "gw0")
     note.begin("test_it.py::test", KNOWN)
     note.phase(phase)
-    died = report("???", "failed", **{CRASH: last_heartbeat(tmp_path / "notes", "gw0")})
+    node = SimpleNamespace(gateway=SimpleNamespace(id="gw0"))
+    died = report("???", "failed", node=node)
+    session = SimpleNamespace(scratch_dir=note_folder, folder=SimpleNamespace(name="main"), errors=ReportingErrors())
+    controller = PhaseHooks(session)
+    controller.pytest_testnodedown(node)
+    controller.pytest_handlecrashitem("test_it.py::test", died, None)
+    assert not session.errors
     [fact] = collected(*before, died)
     assert (fact["outcome"], fact["phase"]) == ("crashed", phase)
     passed = {**KNOWN, "outcome": "passed", "failure": ""}

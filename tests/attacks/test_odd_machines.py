@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import subprocess
 import sys
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import pytest_regional
-from pytest_regional._base.errors import RegionalValueError
+from pytest_regional._base.errors import RegionalRuntimeError, RegionalValueError
+from pytest_regional._torch import inductor
 from pytest_regional.backends.registry import ProjectFile
 from pytest_regional.harness.process import run_interpreter
 from pytest_regional.plugin import settings
@@ -91,9 +93,16 @@ def test_snow(regional, what):
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": ""}
 
 
-@pytest.mark.slow(
-    "two interpreters in another locale", fast="tests/attacks/test_odd_machines.py::test_every_text_has_its_encoding"
-)
+def test_an_inductor_that_this_locale_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cannot_read(name: str) -> None:
+        raise UnicodeDecodeError("ascii", b"\xe9", 0, 1, "ordinal not in range(128)")
+
+    monkeypatch.setattr(importlib, "import_module", cannot_read)
+    with pytest.raises(RegionalRuntimeError, match=r"as ascii, this locale's encoding\. Set PYTHONUTF8=1"):
+        inductor.import_compilers.__wrapped__()
+
+
+@pytest.mark.slow("two interpreters in another locale", fast="test_an_inductor_that_this_locale_cannot_read")
 def test_a_locale_without_utf8(pytester: pytest.Pytester) -> None:
     """Files are UTF-8 all the same, nothing that is printed stops the run, and where PyTorch gives up it says why."""
     (pytester.path / "test_it.py").write_text(FOREIGN, encoding="utf-8")
@@ -113,7 +122,7 @@ def test_a_locale_without_utf8(pytester: pytest.Pytester) -> None:
     reports = "--regional-report=report.html,report.json"
     known_failures = "--regional-known-failures=known.txt"
     status, said = run("pytest", "-p", "no:randomly", "-rxf", "--regional-backend=aot_eager", reports, known_failures)
-    assert status == 0 or "LocaleEncodingError: PyTorch's Inductor cannot be imported" in said, said
+    assert status == 0 or "RegionalRuntimeError: PyTorch's Inductor cannot be imported" in said, said
     assert "regional reporting errors" not in said
     assert "wei\\xdf nicht" in said
     assert "snow" in (pytester.path / "report.html").read_text(encoding="utf-8")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
+import execnet
 import pytest
 
 from pytest_regional._base.text import encodable
+from pytest_regional.plugin.workers import ReportingErrors, WorkerHooks
+from pytest_regional.report.facts import ATTRIBUTE, read
 
 from .runs import run
 
@@ -57,8 +61,21 @@ def test_of_somebody_else(record_property):
 """
 
 
-@pytest.mark.slow("starts processes that import torch", fast="test_encodable")
-@pytest.mark.parametrize("options", [(), ("-n2",)], ids=["serial", "n2"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(
+            (), marks=pytest.mark.slow("a run of many failures", fast="test_a_failure_of_a_report_is_written")
+        ),
+        pytest.param(
+            ("-n2",),
+            marks=pytest.mark.slow(
+                "starts two workers", fast="test_a_worker_sends_texts_in_place_of_what_cannot_be_sent"
+            ),
+        ),
+    ],
+    ids=["serial", "n2"],
+)
 def test_the_run_goes_on_and_every_file_is_whole(tmp_path, options):
     tests = "".join(SOURCE.format(name=name, body=body) for name, (body, _) in FAILS.items())
     ended = run(tmp_path, tests + OTHERS + (NOT_SENT if options else ""), *options, "-l", "-v")
@@ -75,6 +92,26 @@ def test_the_run_goes_on_and_every_file_is_whole(tmp_path, options):
     assert all(name in ended.page for name in ended.ended)
     assert "\0" not in ended.page
     assert ended.merge()[0] == 0
+
+
+def test_a_failure_of_a_report_is_written():
+    report = pytest.TestReport("test_it.py::test", ("test_it.py", 1, "test"), {}, "failed", "\udc80 raise", "call")
+    setattr(report, ATTRIBUTE, {})
+    fact = read(report)
+    json.dumps(fact, ensure_ascii=False).encode()
+    assert (fact["failure"], fact["message"]) == ("\\udc80 raise", "\\udc80 raise")
+
+
+def test_a_worker_sends_texts_in_place_of_what_cannot_be_sent(tmp_path):
+    config = SimpleNamespace(workerinput={})
+    hooks = WorkerHooks(SimpleNamespace(config=config, errors=ReportingErrors(), scratch_dir=tmp_path))
+    sending = hooks.pytest_report_to_serializable()
+    next(sending)
+    with pytest.raises(StopIteration) as done:
+        sending.send({"properties": [{1: object()}, {2, 3}, "\udc80"], "outcome": "passed"})
+    assert execnet.dumps(done.value.value)
+    assert done.value.value["outcome"] == "passed"
+    assert done.value.value["properties"][2] == "\\udc80"
 
 
 @pytest.mark.parametrize("text", ["", "é", "\udc80", "a\ud800b", "😀", "\x00"])

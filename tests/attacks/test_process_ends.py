@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import signal
+import time
+from types import SimpleNamespace
 
 import pytest
+
+from pytest_regional._base.processes import guard_forks
 
 from .runs import REPORTS, Run, run
 
@@ -150,7 +155,6 @@ def test_fixture(forks, regional):
 """
 
 
-@pytest.mark.slow("starts processes that import torch", fast="test_what_python_does_not_hear_of")
 def test_a_forked_process_that_comes_back_is_no_second_pytest(tmp_path):
     tests = [FORKS.format(name=name, code=code, status=status) for name, (code, status, _) in CHILDREN.items()]
     run = ended_by(tmp_path, "pass\n" + "".join(tests) + IN_FIXTURES, "--regional-timeout=100", "-n2")
@@ -165,6 +169,30 @@ def test_a_forked_process_that_comes_back_is_no_second_pytest(tmp_path):
     run.lines.fnmatch_lines([f"*{len(names) + 3} passed*"])
     assert run.printed.count(" passed in ") + run.printed.count(" passed, ") == 1
     assert run.report.get("unfinished", "") == ""
+
+
+def test_a_forked_process_lets_go_of_the_pipes_of_its_worker():
+    """Else the controller hears of the worker's death when the forked process ends."""
+    reading, writing = os.pipe()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    gateway = SimpleNamespace(_io=SimpleNamespace(infile=os.fdopen(nothing), outfile=os.fdopen(writing, "w")))
+    plugin = SimpleNamespace(channel=SimpleNamespace(gateway=gateway))
+    config = SimpleNamespace(workerinput={}, pluginmanager=SimpleNamespace(get_plugins=lambda: [plugin]))
+    put_back = guard_forks(config)
+    child = os.fork()
+    if not child:
+        time.sleep(60)
+        os._exit(0)
+    try:
+        put_back()
+        gateway._io.outfile.close()
+        gateway._io.infile.close()
+        assert select.select([reading], [], [], 10)[0], "the forked process holds the other end"
+        assert os.read(reading, 1) == b""
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(reading)
 
 
 STAYS = """
@@ -182,7 +210,8 @@ def test_leaves_a_process_and_dies(regional):
 
 
 @pytest.mark.slow(
-    "starts runs with two workers, which import torch", fast="test_a_forked_process_that_comes_back_is_no_second_pytest"
+    "starts runs with two workers, which import torch",
+    fast="test_a_forked_process_lets_go_of_the_pipes_of_its_worker",
 )
 def test_a_forked_process_that_stays_does_not_hide_the_death_of_its_worker(tmp_path):
     run = ended_by(tmp_path, "pass\n" + STAYS, "-n1")

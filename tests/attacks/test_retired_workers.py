@@ -86,7 +86,7 @@ def test_last():
 
 @pytest.mark.slow(
     "starts runs with two workers, which import torch",
-    fast="test_a_worker_leaves_a_note_that_the_controller_reads_once",
+    fast="tests/plugin/test_schedulers.py::test_each_test_runs_once_and_the_run_ends",
 )
 def test_real_workers(pytester):
     pytester.makepyfile(test_it=TESTS)

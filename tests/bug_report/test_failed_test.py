@@ -39,10 +39,6 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.slow(
-    "reduces a graph in a process",
-    fast="tests/bug_report/test_scripts.py::test_a_backend_of_somebodys_own_is_imported_and_keeps_annotations",
-)
 def test_a_backend_of_somebodys_own_is_imported_and_keeps_annotations(folder):
     subject = subject_of_test("test_own.py::test_program", "--regional-backend=own:wrong -p no:cacheprovider")
 
@@ -121,7 +117,6 @@ def test_capture(regional):
 """
 
 
-@pytest.mark.slow("reduces a graph with a dozen compiles", fast="test_of_several_graphs_the_one_that_fails_is_reduced")
 def test_a_crash_is_the_same_if_class_and_cause_are(folder, tmp_path):
     """Its message names file, line and buffers of the test."""
     (tmp_path / "test_own.py").write_text(CRASH)
@@ -131,14 +126,12 @@ def test_a_crash_is_the_same_if_class_and_cause_are(folder, tmp_path):
     assert subject.raises in runs[-1].said
 
 
-@pytest.mark.slow("reduces a graph in a process", fast="test_of_several_graphs_the_one_that_fails_is_reduced")
 def test_a_graph_that_is_wrong_already(folder, tmp_path):
     (tmp_path / "test_own.py").write_text(CRASH)
     with pytest.raises(RegionalValueError, match="Dynamo's graph of it is wrong already when it runs eagerly"):
         subject_of_test("test_own.py::test_capture", "--regional-backend=aot_eager -p no:cacheprovider")
 
 
-@pytest.mark.slow("reduces a graph in a process", fast="test_of_several_graphs_the_one_that_fails_is_reduced")
 def test_several_graphs_of_which_none_fails_alone(folder):
     """The second graph is wrong once only."""
     (folder / "test_own.py").write_text(BROKEN)
@@ -151,7 +144,6 @@ def test_several_graphs_of_which_none_fails_alone(folder):
         subject_of_test("test_own.py::test_program", "--regional-backend=own:wrong -p no:cacheprovider")
 
 
-@pytest.mark.slow("reduces a graph in a process", fast="test_of_several_graphs_the_one_that_fails_is_reduced")
 def test_a_graph_break_that_is_not_allowed(folder):
     (folder / "test_own.py").write_text(BROKEN.replace(", fullgraph=False", ""))
 

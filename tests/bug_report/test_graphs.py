@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.fx
 
-from pytest_regional._base.errors import RegionalValueError
 from pytest_regional.bug_report._failing_call import (
     Reduced,
     ended_at,
@@ -17,6 +16,7 @@ from pytest_regional.bug_report._failing_call import (
     sources_of_inputs,
     without,
 )
+from pytest_regional.harness.blame.divergence import NoGraphError
 
 
 def program(x, y):
@@ -72,9 +72,9 @@ def test_what_no_source_names_is_refused():
 
     graph = traced().graph
     next(node for node in graph.nodes if node.op == "call_method").args = (Object(),)
-    with pytest.raises(RegionalValueError, match="argument of type Object"):
+    with pytest.raises(NoGraphError, match="argument of type Object"):
         source_of_graph(graph)
-    with pytest.raises(RegionalValueError, match="of a module"):
+    with pytest.raises(NoGraphError, match="of a module"):
         source_of_graph(torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.ReLU())).graph)
 
 
@@ -86,7 +86,7 @@ torch.fx.wrap("own")
 
 
 def test_functions_of_the_users_are_refused():
-    with pytest.raises(RegionalValueError, match=r"own, which is not PyTorch's"):
+    with pytest.raises(NoGraphError, match=r"own, which is not PyTorch's"):
         source_of_graph(traced(lambda x: own(x)).graph)
 
 
@@ -162,7 +162,7 @@ def test_other_operators_with_bodies_are_refused():
     def scanned(x, y):
         return torch._higher_order_ops.scan(lambda carry, one: (carry + one, carry * one), x[0], y)
 
-    with pytest.raises(RegionalValueError, match=r"higher_order\.scan, whose bodies cannot be given"):
+    with pytest.raises(NoGraphError, match=r"higher_order\.scan, whose bodies cannot be given"):
         source_of_graph(captured(scanned).graph)
 
 
@@ -183,7 +183,7 @@ def test_a_tensor_that_a_body_holds_is_refused():
     delattr(module, body.target)
     setattr(module, body.target, torch.ones(3))
 
-    with pytest.raises(RegionalValueError, match=f"the graph holds {body.target}, a Tensor"):
+    with pytest.raises(NoGraphError, match=f"the graph holds {body.target}, a Tensor"):
         source_of_graph(module.graph)
 
 

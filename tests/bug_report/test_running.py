@@ -80,7 +80,6 @@ def test_the_first_that_shows_it_is_the_last_that_runs(runner):
     assert "in eager it is raises: KeyError" in runs[2].said
 
 
-@pytest.mark.slow("runs a script in many processes", fast="test_outcomes")
 def test_a_script_that_is_right_in_eager_alone_shows_it(runner):
     script = COMPILED.replace("program(x))", "torch.compile(program, backend=lambda gm, i: lambda *x: (x[0],))(x))")
 
@@ -91,7 +90,6 @@ def test_a_script_that_is_right_in_eager_alone_shows_it(runner):
     assert runs[1].shows
 
 
-@pytest.mark.slow("runs a script in many processes", fast="test_changes")
 def test_a_defect_of_dynamo_shows_with_the_backend_eager(runner):
     script = COMPILED.replace("x.sin()", "x.sin() + torch.compiler.is_compiling()").replace(
         "program(x))", 'torch.compile(program, backend="eager")(x))'
@@ -102,7 +100,6 @@ def test_a_defect_of_dynamo_shows_with_the_backend_eager(runner):
     assert run.outcome == "wrong"
 
 
-@pytest.mark.slow("runs a script in many processes", fast="test_changes")
 def test_what_pytorch_compiles_itself_is_left_to_it(runner):
     """In eager ``torch.cond`` compiles its branches; with a gradient it fails where that is left out."""
     script = """\
@@ -147,10 +144,6 @@ torch.testing.assert_close(second, first)
 """
 
 
-@pytest.mark.slow(
-    "runs a script in many processes",
-    fast="tests/bug_report/test_observing.py::test_operators_are_named_as_functions_and_as_kernels",
-)
 def test_what_is_observed_of_a_script(runner):
     wrong = COMPILED.replace("program(x))", "torch.compile(program, backend=lambda gm, i: lambda *x: (x[0],))(x))")
 
@@ -165,7 +158,6 @@ def test_what_is_observed_of_a_script(runner):
     assert second["fails"] == "further_calls run value of output (second call)"
 
 
-@pytest.mark.slow("runs a script in many processes", fast="test_outcomes")
 def test_where_an_exception_comes_is_observed(runner):
     script = """\
 import torch
@@ -193,7 +185,6 @@ torch.compile(program, backend=fails)(torch.ones(3, requires_grad=True)).sum().b
     assert run.facts["fails"].startswith("compiles backward ValueError at ")
 
 
-@pytest.mark.slow("runs a script in many processes", fast="test_outcomes")
 def test_pytorchs_rule_is_asked_of_inputs_as_well(runner):
     script = """\
 import torch

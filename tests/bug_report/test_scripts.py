@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from pytest_regional.bug_report.scripts import ScriptParts, checks_of, scripts_of, without_scaffold
+from pytest_regional.bug_report.scripts import checks_of, scripts_of, short_script, without_scaffold
 from pytest_regional.fuzz.findings.scripts import backend_source
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Region, Step
@@ -58,7 +58,7 @@ FAULTS = {
 
 def run(monkeypatch, compiler, check):
     monkeypatch.setattr(torch, "compile", lambda program, backend: compiler(program))
-    exec(ScriptParts(PROGRAM, INPUTS, "'inductor'", check).text, {"__name__": "__main__"})
+    exec(short_script(PROGRAM, INPUTS, "'inductor'", check), {"__name__": "__main__"})
 
 
 @pytest.mark.parametrize("check", FAULTS)
@@ -76,7 +76,7 @@ def test_a_second_call_gets_other_inputs(monkeypatch, capsys):
         return lambda x, y: (seen.append(y.sum().item()), program(x, y))[1]
 
     monkeypatch.setattr(torch, "compile", lambda program, backend: compiler(program))
-    exec(ScriptParts(PROGRAM, inputs, "'inductor'", "values", calls=2).text, {"__name__": "__main__"})
+    exec(short_script(PROGRAM, inputs, "'inductor'", "values", calls=2), {"__name__": "__main__"})
     assert seen == [0, 6]
 
 
@@ -92,8 +92,7 @@ def test_scripts_begin_with_plain_inputs_and_leave_annotations_to_regional_backe
     scope = (Region("a", (), ()),)
     program = Program((TensorInput((2, 3)),), (Step("sin", (0,), (), (1,), scope, ()),), (1,), ())
 
-    whole = [one.text for one in scripts_of(program, "value of output", "inductor")]
-    regional = [one.text for one in scripts_of(program, "value of output", "torch")]
+    whole, regional = (list(scripts_of(program, "value of output", name)) for name in ("inductor", "torch"))
 
     assert "torch.arange(6.).reshape(2, 3)" in whole[0]
     assert all("annotate" not in text for text in whole)
@@ -111,7 +110,7 @@ def test_a_backend_of_somebodys_own_is_imported_and_keeps_annotations(tmp_path, 
     scope = (Region("a", (), ()),)
     program = Program((TensorInput((2, 3)),), (Step("sin", (0,), (), (1,), scope, ()),), (1,), ())
 
-    script = next(one.text for one in scripts_of(program, "value of output", "wrong_backend:wrong"))
+    script = next(scripts_of(program, "value of output", "wrong_backend:wrong"))
 
     assert "annotate" in script
     with pytest.raises(AssertionError, match="not close"):

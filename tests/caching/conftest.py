@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from pytest_regional.reference.caching import container, store
+from pytest_regional.reference.caching.container import TargetFingerprint
+from tests.faults.caching.writer import MACHINE
 
 VARIABLES = (
     "TORCHINDUCTOR_REDIS_URL",
@@ -30,6 +32,20 @@ def as_new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[
     yield
     container.reset_warnings()
     store.reset_failures()
+
+
+Become = Callable[[TargetFingerprint], None]
+
+
+@pytest.fixture
+def become(monkeypatch: pytest.MonkeyPatch) -> Become:
+    """Have this machine be :data:`MACHINE`, and then another one."""
+
+    def become(machine: TargetFingerprint) -> None:
+        monkeypatch.setattr(container, "this_machine", lambda: machine)
+
+    become(MACHINE)
+    return become
 
 
 @pytest.fixture

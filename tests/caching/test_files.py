@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_regional._base import files
+from pytest_regional._base.files import write_whole
 from pytest_regional.reference.caching import container
 from pytest_regional.reference.caching.container import (
     ArtifactError,
@@ -16,7 +18,6 @@ from pytest_regional.reference.caching.container import (
     read_artifact,
     require_private,
     write_artifact,
-    write_atomically,
 )
 
 
@@ -174,7 +175,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
 def test_the_bytes_are_on_the_disk_before_they_have_their_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, seen = tmp_path / "file", []
     monkeypatch.setattr(os, "fsync", lambda descriptor: seen.append((os.fstat(descriptor).st_size, path.exists())))
-    write_atomically(path, b"12345")
+    write_whole(path, b"12345", sync=True)
     assert seen == [(5, False)]
     assert path.read_bytes() == b"12345"
 
@@ -183,7 +184,8 @@ def test_a_file_taken_for_abandoned_while_it_was_made_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one moment in which a living writer's file has no lock yet."""
-    lock, taken = container._lock, []
+    lock = files._lock
+    taken: list[Path] = []
 
     def steal_once(descriptor: int, **options: bool) -> bool:
         if not taken:
@@ -191,7 +193,7 @@ def test_a_file_taken_for_abandoned_while_it_was_made_is_made_again(
             taken[0].unlink()
         return lock(descriptor, **options)
 
-    monkeypatch.setattr(container, "_lock", steal_once)
-    write_atomically(tmp_path / "file", b"12345")
+    monkeypatch.setattr(files, "_lock", steal_once)
+    write_whole(tmp_path / "file", b"12345")
     assert (tmp_path / "file").read_bytes() == b"12345"
     assert len(taken) == 1

@@ -11,14 +11,13 @@ import pytest
 
 from pytest_regional.reference import CacheWarning
 from pytest_regional.reference.caching import container
+from pytest_regional.reference.caching.container import TargetFingerprint
 from pytest_regional.reference.caching.store import LocalStore, Store, default_folder, open_store
+from tests.caching.conftest import Become
 from tests.faults.caching.trials import flipped
-from tests.faults.caching.writer import MACHINE, payload
+from tests.faults.caching.writer import payload
 
-
-@pytest.fixture(autouse=True)
-def fixed_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(container, "this_machine", lambda: MACHINE)
+pytestmark = pytest.mark.usefixtures("become")
 
 
 @pytest.fixture
@@ -83,9 +82,9 @@ def test_a_bit_flipped_anywhere_in_an_entry_is_a_miss_and_one_warning(store: Loc
     assert len(whole) > 200
 
 
-def test_an_entry_from_elsewhere_is_replaced(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_from_elsewhere_is_replaced(store: LocalStore, become: Become) -> None:
     store.save("ab", b"payload")
-    monkeypatch.setattr(container, "this_machine", lambda: MACHINE.__class__(*"ABCDEF"))
+    become(TargetFingerprint(*"ABCDEF"))
     with pytest.warns(CacheWarning, match="was compiled by torch torch"):
         assert list(store.candidates("ab")) == []
     assert store.save("ab", b"payload")

@@ -17,13 +17,9 @@ from pytest_regional.reference import CacheWarning
 from pytest_regional.reference.caching import container
 from pytest_regional.reference.caching import store as stores
 from pytest_regional.reference.caching.store import LocalStore, Store, open_store
-from tests.faults.caching.writer import MACHINE
 from tests.redis_server import RunningRedis, free_port
 
-
-@pytest.fixture(autouse=True)
-def fixed_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(container, "this_machine", lambda: MACHINE)
+pytestmark = pytest.mark.usefixtures("become")
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,10 @@ import torch
 from pytest_regional.reference import CacheWarning
 from pytest_regional.reference.caching import container
 from pytest_regional.reference.caching import store as stores
-from pytest_regional.reference.caching.container import KIND
+from pytest_regional.reference.caching.container import KIND, TargetFingerprint
 from pytest_regional.reference.caching.store import Link, LocalStore, RemoteStore, Store, open_remote_store, sign
+from tests.caching.conftest import Become
 from tests.faults.caching.trials import flipped
-from tests.faults.caching.writer import MACHINE
 
 SECRET = b"a secret"
 
@@ -34,9 +35,7 @@ class Server:
         self.values[name] = data
 
 
-@pytest.fixture(autouse=True)
-def fixed_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(container, "this_machine", lambda: MACHINE)
+pytestmark = pytest.mark.usefixtures("become")
 
 
 @pytest.fixture
@@ -142,9 +141,9 @@ def test_a_refused_entry_is_replaced_by_the_next_save_and_hides_no_other(store: 
     assert list(store.candidates("ab")) == [b"three", b"two"]
 
 
-def test_an_entry_from_another_torch_is_a_miss(store: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_from_another_torch_is_a_miss(store: RemoteStore, become: Become) -> None:
     store.save("ab", b"payload")
-    monkeypatch.setattr(container, "this_machine", lambda: MACHINE.__class__(*"ABCDEF"))
+    become(TargetFingerprint(*"ABCDEF"))
     _missed(store, "ab", "compiled by torch torch")
 
 
@@ -202,7 +201,7 @@ class Failing(Server):
 
 def test_a_failing_server_is_asked_once_a_minute_and_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr(stores.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     server = Failing()
     connections = []
     link = Link("here:1", lambda: connections.append(server) or server)  # type: ignore[func-returns-value]

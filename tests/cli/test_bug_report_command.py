@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_regional.bug_report import gathering
+from pytest_regional.bug_report import gathering, running
 from pytest_regional.bug_report.gathering import BugReport
 from pytest_regional.bug_report.running import ScriptRun
+from pytest_regional.bug_report.scripts import Subject
 from pytest_regional.cli import main
 
 FINDING = Path(__file__).with_name("data") / "floor_of_quotient.json"
@@ -50,7 +51,85 @@ def environments(tmp_path):
     return tmp_path / "environments"
 
 
-@pytest.mark.slow("a script in forty processes", fast="tests/bug_report/test_running.py::test_outcomes")
+class Runner:
+    """Runs no script: what does not run eagerly is ``outcome``, with one release right."""
+
+    outcome = "wrong"
+
+    def __init__(self, folder, python=sys.executable):
+        self.there = Path(python) == Path(sys.executable)
+
+    def run_until_one_shows(self, scripts, raises=None):
+        self.scripts = scripts
+        return [ScriptRun(self.outcome)] * (1 if self.outcome == "wrong" else len(scripts))
+
+    def run_each(self, script, changes):
+        return [ScriptRun("right" if "eager" in one.backend else self.outcome) for one in changes]
+
+    def run(self, script, changes=None, *, trace=None):
+        if trace is not None:
+            trace.mkdir()
+            (trace / "one.log").touch()
+        facts = {
+            "same": "fails",
+            "parity": "holds",
+            "culprit": "lowering of aten.div.Scalar_mode at div",
+            "evidence": "-",
+        }
+        asked = changes is not None and changes.measure and changes.blame_seconds == 20
+        return ScriptRun(self.outcome if self.there else "right", facts=facts if asked else {})
+
+
+@pytest.fixture
+def runner(monkeypatch):
+    monkeypatch.setattr(running, "ScriptRunner", Runner)
+    monkeypatch.setattr(gathering, "_environment", lambda: "PyTorch version: 2.13.0")
+    monkeypatch.setattr(Runner, "outcome", "wrong")
+    return Runner
+
+
+@pytest.mark.usefixtures("runner")
+def test_what_scripts_say_is_in_the_report(environments, tmp_path):
+    output = tmp_path / "report.md"
+    asked = ["--torch=9.9.9", f"--environments={environments}", "--trace", "--blame-seconds=20"]
+
+    assert main(["bug-report", str(FINDING), f"--output={output}", *asked]) == 0
+
+    text = output.read_text()
+    assert re.search(r"\| `aot_eager_decomp_partition` \| right \|\n\| `inductor` \| wrong", text)
+    assert "lowering of aten.div.Scalar_mode at div" in text
+    assert "`torch._dynamo.utils.same`, with a float64 run as the reference | fails |" in text
+    assert "| 9.9.9 | right |" in text
+    assert "`floor_of_quotient`: ``x // 0.1``" in text
+    with zipfile.ZipFile(tmp_path / "report.trace.zip") as trace:
+        assert trace.namelist() == ["one.log"]
+
+
+def test_a_script_that_is_right_is_no_report(runner, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(runner, "outcome", "right")
+    script = tmp_path / "fixed.py"
+    script.write_text('"""Something is wrong."""\nprint("fixed")\n')
+
+    assert main(["bug-report", str(script)]) == 1
+    said = capsys.readouterr()
+    assert said.err == "fixed.py is not reproduced here. What each script did:\nscript 0: right\n"
+    assert said.out == ""
+
+
+@pytest.mark.usefixtures("runner")
+def test_a_test_is_run_with_its_options(monkeypatch, capsys):
+    def subject_of_test(test, options):
+        return Subject(test, f"{test} {options}", "Right.", "", ("sin",), {"inductor": ("import torch  # it\n",)})
+
+    monkeypatch.setattr(running, "subject_of_test", subject_of_test)
+
+    assert main(["bug-report", "test_x.py::test_y", "--options=--regional-seed=3"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("# test_x.py::test_y --regional-seed=3\n")
+    assert "import torch  # it" in text
+
+
+@pytest.mark.slow("a script in forty processes", fast="test_what_scripts_say_is_in_the_report")
 def test_a_finding(environments, tmp_path, capsys):
     output = tmp_path / "report.md"
     asked = ["--torch=9.9.9", f"--environments={environments}", "--trace", "--blame-seconds=20"]
@@ -73,7 +152,7 @@ def test_a_finding(environments, tmp_path, capsys):
 
 @pytest.mark.slow(
     "a test in thirty processes",
-    fast="tests/bug_report/test_failed_test.py::test_of_several_graphs_the_one_that_fails_is_reduced",
+    fast="test_a_test_is_run_with_its_options",
 )
 def test_a_test(tmp_path, monkeypatch, capsys):
     (tmp_path / "test_scaled.py").write_text(TEST)
@@ -89,7 +168,7 @@ def test_a_test(tmp_path, monkeypatch, capsys):
     assert "assert_close" in script
 
 
-@pytest.mark.slow("starts processes that import torch", fast="test_bad_arguments")
+@pytest.mark.usefixtures("warm_process")
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -106,7 +185,7 @@ def test_tests_that_cannot_be_reported(name, said, tmp_path, monkeypatch, capsys
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.slow("starts processes that import torch", fast="test_bad_arguments")
+@pytest.mark.slow("starts processes that import torch", fast="test_a_script_that_is_right_is_no_report")
 def test_what_does_not_fail_here(tmp_path, capsys):
     script = tmp_path / "fixed.py"
     script.write_text('"""Something is wrong."""\nprint("fixed")\n')
@@ -173,7 +252,7 @@ def test_an_output_that_cannot_be_written_in_the_end(tmp_path, monkeypatch, caps
     def refuse(path, target):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Path, "replace", refuse)
+    monkeypatch.setattr(os, "replace", refuse)
     output = tmp_path / "report.md"
 
     assert main(["bug-report", str(FINDING), f"--output={output}"]) == 2

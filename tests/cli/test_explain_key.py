@@ -150,7 +150,33 @@ def test_a_traceback_for_those_who_ask(explain_key):
         explain_key("failing", "--traceback")
 
 
-@pytest.mark.slow("starts processes that import torch", fast="test_a_difference_is_named")
+def test_saved_keys_are_those_of_the_program(explain_key, tmp_path):
+    saved = str(tmp_path / "keys.json")
+    assert explain_key("setting", f"--save={saved}")[0] == 0
+    assert explain_key(saved, "setting")[0] == explain_key(saved, saved)[0] == 0
+    status, output, _ = explain_key(saved, "base")
+    assert (status, "  torch._inductor.config.max_fusion_size: A has 8, B 64" in output) == (1, True)
+    status, _, errors = explain_key(saved, "base", "--backend=torch")
+    assert (status, "A is of backend 'reference' and B of 'torch'" in errors) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("fault", "second", "lacking"),
+    [
+        ("key_without_configs", "config", 'the annotation of region 0, line 3: A has configs: {}, B configs: {"max_'),
+        ("key_without_state", "threads", "the number of threads: A has "),
+    ],
+)
+def test_saved_keys_hold_what_a_key_lacks(explain_key, tmp_path, fault, second, lacking):
+    saved, backend = str(tmp_path / "keys.json"), f"--backend=tests.faults.backends:{fault}"
+    assert explain_key("base", f"--save={saved}", backend)[0] == 0
+    status, output, _ = explain_key(saved, second, backend)
+    assert status == 0
+    assert "a hit that should be a miss" in output
+    assert lacking in output
+
+
+@pytest.mark.slow("starts processes that import torch", fast="test_saved_keys_are_those_of_the_program")
 def test_two_processes(explain_key, tmp_path):
     """What one process saved is compared in another one, in which an environment variable is another one."""
     saved = tmp_path / "other.json"

@@ -13,6 +13,10 @@ import pytest
 
 from pytest_regional import cli
 from pytest_regional.cli import main
+from pytest_regional.fuzz import processes
+from pytest_regional.fuzz.findings import files
+from pytest_regional.fuzz.model.arguments import TensorInput
+from pytest_regional.fuzz.model.program import Program, Step
 
 #: A backend of one fault: its results are doubled, whatever the graph.
 BACKEND = """
@@ -86,6 +90,42 @@ def test_no_command_imports_torch_before_it_is_needed():
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=False).returncode == 0
 
 
+@pytest.fixture
+def lives(monkeypatch, tmp_path):
+    """Return what says how the processes of a campaign live, none of which checks anything; see ``fake_process``."""
+    root = str(Path(__file__).parents[2])
+    files.save(Program((TensorInput((4,)),), (Step("sin", (0,), (), (1,)),), (1,)), tmp_path / "program.json")
+    monkeypatch.setattr(processes, "CHILD", "tests.fuzz.fake_process")
+    monkeypatch.setenv("PYTHONPATH", root, prepend=os.pathsep)
+    monkeypatch.setenv("FAKE_LIVES", str(tmp_path / "lives"))
+    monkeypatch.setenv("FAKE_PROGRAM", str(tmp_path / "program.json"))
+    return (tmp_path / "lives").write_text
+
+
+def test_what_is_new_is_said_once_and_is_the_exit_status(lives, capsys):
+    asked = ["fuzz", "--backend=aot_eager", "--budget=20", "--workers=1", "--seed=5", "--no-blame"]
+
+    lives("SIGSEGV works")
+    assert main(asked) == 1
+    said = capsys.readouterr().out
+    assert said.startswith("aot_eager, native, cpu; --seed=5; campaign regional-findings/campaigns/")
+    assert said.count("new finding: compiles (compile): the process ended by SIGSEGV\n") == 1
+    assert said.endswith("20 programs, 1 new finding; 1 new in regional-findings\n")
+
+    lives("works")
+    assert main(asked) == 0
+    said = capsys.readouterr().out
+    assert "new finding:" not in said
+    assert said.endswith("20 programs, 0 new findings\nnothing new\n")
+
+
+def test_processes_that_cannot_work(lives, capsys):
+    lives("cannot")
+
+    assert main(["fuzz", "--backend=no_such_module:it", "--budget=20", "--workers=1"]) == 2
+    assert capsys.readouterr().err.endswith("RegionalError: there is no such backend.\n")
+
+
 def wait(condition):
     until = time.monotonic() + 240
     while not condition() and time.monotonic() < until:
@@ -95,7 +135,7 @@ def wait(condition):
 
 @pytest.mark.slow(
     "kills and restarts a campaign of two processes",
-    fast="tests/fuzz/test_shards.py::test_kills_lose_nothing_but_the_program_in_progress",
+    fast="test_what_is_new_is_said_once_and_is_the_exit_status",
 )
 def test_a_campaign_that_is_killed_goes_on_and_finds_each_thing_once(tmp_path):
     (tmp_path / "tmp").mkdir()
@@ -136,7 +176,10 @@ def test_a_campaign_that_is_killed_goes_on_and_finds_each_thing_once(tmp_path):
     }
 
 
-@pytest.mark.slow("starts processes that import torch", fast="test_an_option_that_makes_no_sense")
+@pytest.mark.slow(
+    "starts processes that import torch",
+    fast="tests/fuzz/test_processes.py::test_a_process_that_cannot_work_says_why_and_no_more",
+)
 def test_a_backend_that_does_not_exist(tmp_path):
     (tmp_path / "tmp").mkdir()
     status, output = fuzzed("--backend=no_such_module:it", "--budget=1", "--workers=1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import importlib.util
 import json
 import os
@@ -118,11 +119,19 @@ def run_job(steps, folder, scratch):
     return printed, files
 
 
-def not_written(steps, folder):
-    """Return the inputs of ``uses`` steps, files that they upload, of which no step wrote one."""
+#: The options that name files which a run writes.
+WRITES = ("--regional-report", "--junit-xml")
+
+
+def uploaded(steps):
+    """Return the patterns of the files that ``uses`` steps upload."""
     uploads = [step["with"] for step in steps if "/upload-" in step.get("uses", "")]
-    patterns = [one.get("path") or one["sarif_file"] for one in uploads]
-    return [pattern for pattern in patterns if not any(folder.glob(pattern))]
+    return [one.get("path") or one["sarif_file"] for one in uploads]
+
+
+def not_written(steps, folder):
+    """Return those of which no step wrote a file."""
+    return [pattern for pattern in uploaded(steps) if not any(folder.glob(pattern))]
 
 
 def test_the_workflow_is_valid():
@@ -136,7 +145,15 @@ def test_an_invalid_workflow_is_noticed():
         check(broken, published(GITHUB_WORKFLOW))
 
 
-@pytest.mark.slow("runs the workflow of the page", fast="test_the_gitlab_job_is_valid_and_writes_what_it_uploads")
+def test_what_the_workflow_uploads_is_what_its_commands_name():
+    steps = workflow("name: regional")["jobs"]["regional"]["steps"]
+    options = [one.partition("=") for step in steps for one in shlex.split(step.get("run", ""))]
+    named = [file for name, _, value in options if name in WRITES for file in value.split(",")]
+    assert [pattern for pattern in uploaded(steps) if not fnmatch.filter(named, pattern)] == []
+    assert len(uploaded(steps)) == 2
+
+
+@pytest.mark.slow("runs the workflow of the page", fast="test_what_the_workflow_uploads_is_what_its_commands_name")
 def test_the_workflow_shows_failures_on_the_page_and_writes_what_it_uploads(repository, tmp_path):
     path = repository / ".github" / "workflows" / "regional.yml"
     path.parent.mkdir(parents=True)

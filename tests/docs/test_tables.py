@@ -13,7 +13,7 @@ from pytest_regional import BackendSpec, Capabilities, CompileRecord, plugin, to
 from pytest_regional._torch.patching import COMPILE_STAGES
 from pytest_regional.backends import registry
 from pytest_regional.harness.counters import COUNTERS
-from pytest_regional.harness.goldens.facts import DEFAULT_FACTS, FACTS
+from pytest_regional.harness.goldens.checking import DEFAULT_FACTS, FACTS
 from pytest_regional.harness.parity.tolerance import LEVELS
 from pytest_regional.harness.record import GraphRecord, RegionRecord
 from pytest_regional.plugin.marks import CompileMark, KnownFailure

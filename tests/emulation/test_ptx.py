@@ -13,11 +13,12 @@ from pytest_regional.harness.devices.on_device import (
     KernelReport,
     KernelResourceError,
     OnDevice,
-    assert_kernels_compile,
     kernels_of,
 )
 from pytest_regional.harness.record import GeneratedCode, GeneratedSource
 from tests.harness.codegen.wrapper_files import captured
+
+assert_kernels_compile = OnDevice.assert_kernels_compile
 
 EXPRESSION, SIZE = "x * 2 + tl.exp(y)", "'BLOCK': 256"
 

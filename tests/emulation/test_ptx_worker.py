@@ -19,7 +19,7 @@ from pytest_regional.emulation.compile_check import (
     compile_kernels,
     nvidia_resources,
 )
-from pytest_regional.harness.devices.on_device import KernelCompileError, assert_kernels_compile
+from pytest_regional.harness.devices.on_device import KernelCompileError, OnDevice
 from pytest_regional.harness.record import GeneratedCode, GeneratedSource
 
 FAKE = Path(__file__).with_name("fake_compiler.py")
@@ -94,7 +94,7 @@ def test_an_assertion_that_takes_too_long_says_what_to_do(worker, monkeypatch):
     text = "k = async_compile.triton('k', 'hangs')\ndef call(args):\n    return args"
     code = GeneratedCode((GeneratedSource("inference", (), text, loaded=False),))
     with pytest.raises(KernelCompileError, match=r"did not finish within 0.5 s and was ended\nLarge blocks.*timeout="):
-        assert_kernels_compile(code, "sm_90", timeout=0.5)
+        OnDevice.assert_kernels_compile(code, "sm_90", timeout=0.5)
 
 
 def test_a_process_that_does_not_start_is_an_error():
@@ -109,7 +109,7 @@ def test_a_crash_fails_the_assertion(worker, monkeypatch):
     with pytest.raises(
         KernelCompileError, match=r"k for sm_90:\n    the compiler ended its process.*\n(.*\n)*A compiler"
     ):
-        assert_kernels_compile(GeneratedCode((GeneratedSource("inference", (), text, loaded=False),)), "sm_90")
+        OnDevice.assert_kernels_compile(GeneratedCode((GeneratedSource("inference", (), text, loaded=False),)), "sm_90")
 
 
 def test_closing_twice_is_closing(worker):

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_regional import BackendSpec, BadProgramError, Regional
-from pytest_regional._base.limits import Budget, RegionalTimeoutError, cpu_limit
+from pytest_regional._base.limits import RegionalTimeoutError
+from pytest_regional.fuzz.budget import Budget, cpu_limit
 from pytest_regional.fuzz.caches.campaign import run_random_sequences
 from pytest_regional.fuzz.draw.graphs import random_program
 from pytest_regional.fuzz.model.program import Program

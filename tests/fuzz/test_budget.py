@@ -1,8 +1,8 @@
 import pytest
 
 from pytest_regional._base.errors import RegionalValueError
-from pytest_regional._base.limits import PROFILES, Budget
 from pytest_regional._base.text import duration
+from pytest_regional.fuzz.budget import PROFILES, Budget
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 import pytest_regional.fuzz.caches.campaign as campaign_module
-from pytest_regional._base.limits import Budget
 from pytest_regional.cli import main
+from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.caches.campaign import CacheSequences
 from pytest_regional.fuzz.caches.findings import SequenceFinding, features_of_sequence, reduce_sequence
 from pytest_regional.fuzz.caches.sequences import Clear, Compile, Damage, Event, Key, NewProcess, Restart

@@ -113,7 +113,7 @@ def test_pytorchs_cache_agrees_where_nothing_is_communicated():
         assert not any(event.key.world for sequence in drawn for event in sequence if isinstance(event, Compile))
 
 
-@pytest.mark.slow("starts processes that import torch", fast="test_a_cache_that_takes_all_ranks_for_one_is_noticed")
+@pytest.mark.usefixtures("warm_process")
 def test_another_process_is_another_rank():
     with regional("reference", "cpu") as harness:
         run_sequence(harness, (Compile(RANK), NewProcess(RANK), NewProcess(replace(RANK, rank=1))), mode="native")

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pytest_regional._base.limits import Budget
+from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.caches.campaign import fields_of_keys, run_random_sequences, sequences
 from pytest_regional.fuzz.caches.sequences import (
     FEW,
@@ -230,7 +230,7 @@ def test_without_processes_none_is_started():
 def test_code_that_pytorch_generates_is_damaged_under_its_own_backend_alone(tmp_path, backend, harmed):
     for name in ("code.py", "entry"):
         (tmp_path / name).write_text("contents")
-    harness = SimpleNamespace(folder=tmp_path, supports=lambda name: backend == "torch", reset=lambda: None)
+    harness = SimpleNamespace(folder=tmp_path, supports=lambda name: backend == "torch", _reset=lambda: None)
 
     executor = Executor(harness, "emulated")
     for number in range(2):

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_regional import BadProgramError
-from pytest_regional._base.limits import Budget
 from pytest_regional._torch.vetoes import Application
+from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.campaign import CHECKED_ANYWAY, MANY_HITS, Campaign, Programs
 from pytest_regional.fuzz.findings.files import too_many
 from pytest_regional.fuzz.findings.folder import from_data, to_data

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from pytest_regional import declared
-from pytest_regional._base.limits import Budget
+from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.caches.campaign import sequences_for
 from pytest_regional.fuzz.caches.sequences import Compile
 from pytest_regional.fuzz.campaign import UNCLAIMED_IN_A_ROW, Campaign, Programs

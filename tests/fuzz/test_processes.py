@@ -1,8 +1,11 @@
 """The processes of a campaign, on this machine and on a Ray cluster: they are started again, and crashes are kept."""
 
+import io
 import os
+import pickle
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +21,7 @@ from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.program import Program, Step
 from pytest_regional.fuzz.processes import Processes
 from pytest_regional.fuzz.ray_cluster import RayCluster
-from pytest_regional.fuzz.shards import CampaignFolder, Part, Plan, Work
+from pytest_regional.fuzz.shards import CANNOT, CampaignFolder, Part, Plan, Work
 
 ROOT = Path(__file__).parents[2]
 PLAN = Plan((Part("aot_eager", "cpu", "native"),), 3, limit=1.0)
@@ -51,7 +54,8 @@ def lives(monkeypatch, tmp_path):
 
 
 def work(campaign, **options):
-    return Work(PLAN, campaign.identity, campaign.findings, range(10**6), **{"programs": 50, **options})
+    plan = options.pop("plan", PLAN)
+    return Work(plan, campaign.identity, campaign.findings, range(10**6), **{"programs": 50, **options})
 
 
 def run(campaign, number=1, **options):
@@ -119,6 +123,20 @@ def test_processes_that_cannot_work_end_the_campaign(campaign, lives):
         RegionalRuntimeError, match="3 processes in a row died outside of a check; the last one ended by SIG"
     ):
         run(campaign)
+
+
+def test_a_process_that_cannot_work_says_why_and_no_more(campaign, monkeypatch, capsys):
+    part = Part("no_such_module:it", "cpu", "native")
+    asked = pickle.dumps(work(campaign, plan=replace(PLAN, parts=(part,)), scratch=campaign.path))
+    monkeypatch.setattr(processes, "_end_with_parent", lambda: None)
+    monkeypatch.setattr(processes.signal, "signal", lambda number, handler: None)
+    monkeypatch.setattr(processes.sys, "stdin", SimpleNamespace(buffer=io.BytesIO(asked)))
+    monkeypatch.setattr(processes.sys, "path", [*processes.sys.path])
+
+    assert processes.main() == CANNOT
+    said = capsys.readouterr().err
+    assert "backend 'no_such_module:it' could not be loaded: ModuleNotFoundError" in said
+    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize("life", ["waits", "starts"])

@@ -14,8 +14,8 @@ import torch._inductor.config
 from pytest_regional import BackendSpec
 from pytest_regional._base.documents import DocumentError
 from pytest_regional._base.errors import RegionalValueError
-from pytest_regional._base.limits import Budget
-from pytest_regional._torch.config import config_default, config_module
+from pytest_regional._torch.config import config_default, functorch_config
+from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.campaign import Campaign, Programs
 from pytest_regional.fuzz.draw.encoding import Options
 from pytest_regional.fuzz.draw.graphs import random_program
@@ -166,7 +166,7 @@ def test_a_program_is_compiled_under_its_settings():
     seen = []
 
     def backend(gm, inputs):
-        seen.append(config_module("torch._functorch.config").activation_memory_budget)
+        seen.append(functorch_config().activation_memory_budget)
         return gm
 
     program = replace(PLAIN, settings=(BUDGET,))

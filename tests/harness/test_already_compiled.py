@@ -331,20 +331,3 @@ def test_its_name_is_taken_by_torch_compile(backend):
 def test_its_name_is_taken_by_torch_compile_in_the_harness_alone():
     with pytest.raises(Exception, match=r"(?i)invalid backend"):
         torch.compile(product, backend="reference")
-
-
-def compiles_with_inductor(regional):
-    torch.compile(product, backend="inductor")(*pair(regional))
-
-
-def compiles_with_the_one_under_test(regional):
-    regional.compile(product)(*pair(regional))
-
-
-@pytest.mark.slow("starts processes that import torch", fast="test_another_backend_is_vacuous")
-@pytest.mark.usefixtures("warm_process")
-def test_in_a_new_process():
-    with regional("torch") as r:
-        r.in_new_process(compiles_with_the_one_under_test)
-    with pytest.raises(VacuousTestError), regional("torch") as r:
-        r.in_new_process(compiles_with_inductor)

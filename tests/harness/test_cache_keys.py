@@ -1,6 +1,8 @@
 """A miss names the entry in which its key differs from the nearest stored one; two keys are compared the same way."""
 
 import json
+import runpy
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -8,9 +10,11 @@ import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from pytest_regional import BackendSpec, CounterExpectationError, region
+from pytest_regional._base import cache_keys
 from pytest_regional._base.cache_keys import CacheKey, Difference, differences, in_words, keep_texts, why_missed
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional.backends import registry
-from pytest_regional.harness.cache_keys import NoCacheKeyError, graph_ingredients, keys_of
+from pytest_regional.harness.cache_keys import graph_ingredients, keys_of
 from pytest_regional.reference import pipeline
 from pytest_regional.testing import regional
 
@@ -135,7 +139,7 @@ def test_a_third_party_says_its_key():
 
 
 def test_what_has_no_key():
-    with pytest.raises(NoCacheKeyError, match="its BackendSpec has no cache_key"):
+    with pytest.raises(RegionalValueError, match="its BackendSpec has no cache_key"):
         keys_of(SimpleNamespace(name="mine", cache_key=None), "program", torch.sin, (torch.ones(2),), {})
     with pytest.raises(TypeError, match="cache_key must be callable"):
         BackendSpec("mine", lambda: None, cache_key="key")
@@ -143,7 +147,7 @@ def test_what_has_no_key():
 
 def test_a_program_without_a_graph():
     spec = BackendSpec("mine", lambda: None, cache_key=lambda gm, example_inputs: CacheKey("key"))
-    with pytest.raises(NoCacheKeyError, match="nothing of program is compiled"):
+    with pytest.raises(RegionalValueError, match="nothing of program is compiled"):
         keys_of(spec, "program", lambda: 1, (), {})
 
 
@@ -179,3 +183,18 @@ def test_the_text_of_a_constant_is_its_bytes():
     same, other = values.t().contiguous().t(), values + 1
     assert text(values) == text(same) != text(other)
     assert text(torch.empty(0)).startswith("float32 [0]")
+
+
+def test_the_digest_of_our_code_changes_with_each_package_it_names(tmp_path):
+    for package in ("_base", "_torch", "reference", "fuzz"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "module.py").write_text("A = 1\n")
+    copied = shutil.copy(cache_keys.__file__, tmp_path / "_base")
+    own_code = runpy.run_path(str(copied))["own_code"].__wrapped__
+    digests = [own_code("reference")]
+    for package in ("_base", "_torch", "reference"):
+        (tmp_path / package / "module.py").write_text("A = 2\n")
+        digests.append(own_code("reference"))
+    (tmp_path / "fuzz" / "module.py").write_text("A = 2\n")
+    assert len(set(digests)) == 4
+    assert own_code("reference") == digests[-1]

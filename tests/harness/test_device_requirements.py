@@ -130,7 +130,7 @@ def test_only_the_cpu_lacks_the_backward_of_flex_attention():
 def test_a_harness_is_asked_inside_a_test():
     with regional("aot_eager", "cpu", expects_regions=False) as harness:
         harness.require_device("bf16")
-        assert harness.device_facts.name == "the CPU"
+        assert harness.require_device().name == "the CPU"
         with pytest.raises(unittest.SkipTest, match="needs cuda, which the CPU has not"):
             harness.require_device("bf16", "cuda")
 

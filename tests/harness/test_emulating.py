@@ -9,8 +9,8 @@ import pytest
 
 import pytest_regional.harness.devices.emulated as emulated
 from pytest_regional.emulation import EmulationError
-from pytest_regional.harness.devices.emulated import causes
 from pytest_regional.harness.kernel_store import VARIABLE
+from pytest_regional.harness.raised import causes
 from pytest_regional.testing import regional
 
 
@@ -76,14 +76,11 @@ def test_another_python_or_torch_is_tested_again(
 
 
 def test_other_code_of_ours_is_tested_again(
-    self_tests: list[str], new_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    self_tests: list[str], new_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use("cuda-emulated")
-    package = tmp_path / "changed"
-    (package / "emulation").mkdir(parents=True)
-    monkeypatch.setattr("pytest_regional.__file__", str(package / "__init__.py"))
-    for text in ("one", "two", "two"):
-        (package / "emulation" / "code.py").write_text(text)
+    for digest in ("one", "two", "two"):
+        monkeypatch.setattr("pytest_regional.harness.devices.emulated.own_code", lambda *_, digest=digest: digest)
         new_process()
         use("cuda-emulated")
     assert self_tests == ["h200"] * 3

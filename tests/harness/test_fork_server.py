@@ -20,7 +20,6 @@ from pytest_regional.harness.fork_server.client import (
     READ_LATER,
     ForkServer,
     ForkServerError,
-    ServerEndedError,
     why_environment_differs,
     why_search_path_differs,
 )
@@ -133,10 +132,21 @@ def all_but_hashes(differs):
     return number, *rest
 
 
-@pytest.mark.slow(
-    "starts a server and an interpreter with torch",
-    fast="tests/test_warm_process.py::test_it_is_as_python_runs_a_module",
-)
+STATE = """
+    import os, signal
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    print(oct(os.umask(0)), signal.getsignal(signal.SIGUSR2).name, *(signal.Signals(one).name for one in blocked))
+"""
+
+
+def test_it_has_the_state_of_who_asks(started, run, request):
+    server = started()
+    server.start()  # before this process is odd
+    request.getfixturevalue("odd_process")
+    assert run(server, STATE)[:2] == (0, "0o27 SIG_IGN SIGTERM\n")
+
+
+@pytest.mark.slow("starts a server and an interpreter with torch", fast="test_it_has_the_state_of_who_asks")
 def test_it_is_as_an_interpreter(torch_server, run, tmp_path, request):
     torch_server.start()  # before this process is odd
     request.getfixturevalue("odd_process")
@@ -307,7 +317,7 @@ def test_a_server_that_is_killed_while_a_process_runs(started, fork):
     server = started()
     with fork(server, "import time; time.sleep(60)") as process:
         os.kill(server.number, signal.SIGKILL)
-        with pytest.raises(ServerEndedError, match="ended before the process"):
+        with pytest.raises(ForkServerError, match="ended before the process"):
             process.wait(20)
         wait_until(lambda: not processes.runs(process.pid))
 

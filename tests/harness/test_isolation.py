@@ -274,7 +274,7 @@ def test_reset_forgets_disk_as_well():
     with regional("torch") as r:
         x = pair(r)
         r.compile(product)(*x)
-        r.reset()
+        r._reset()
         with r.expect(graphs=1, region_cache_hits=0, region_compiles=1):
             r.compile(product)(*x)
 

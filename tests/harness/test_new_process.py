@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 
 from pytest_regional import NewProcessError, VacuousTestError
 from pytest_regional._base.limits import RegionalTimeoutError, time_limit
@@ -33,7 +34,7 @@ def servers():
     made.end()
 
 
-INTERPRETERS = pytest.mark.slow("starts interpreters that import torch", fast="test_an_interpreter_of_its_own")
+INTERPRETERS = pytest.mark.slow("starts interpreters that import torch", fast="test_a_timeout_shows_stack_and_output")
 
 
 @pytest.fixture(params=[pytest.param("spawn", marks=INTERPRETERS), "forkserver"], autouse=True)
@@ -111,7 +112,6 @@ def compile_and_tell_where(regional):
     return os.environ["TORCHINDUCTOR_CACHE_DIR"], os.environ["TRITON_CACHE_DIR"]
 
 
-@pytest.mark.slow("starts processes that compile", fast="test_cold_then_warm")
 def test_a_moved_cache_is_read_where_the_test_says(tmp_path, monkeypatch):
     """As it is when a cache was made in one directory and baked into an image at another."""
     with regional("reference") as r:
@@ -264,6 +264,7 @@ from pytest_regional._base.processes import write_when_asked
 
 def waits():
     print("printed before", flush=True)
+    print("complained", file=sys.stderr, flush=True)
     time.sleep(600)
 
 write_when_asked()
@@ -278,7 +279,7 @@ def test_a_timeout_shows_stack_and_output(tmp_path):
     with pytest.raises(subprocess.TimeoutExpired) as late:
         run_interpreter("hangs", [], environment, 8)
     assert "in waits" in late.value.stdout
-    assert "it printed:\nprinted before" in late.value.stdout
+    assert "it printed:\nprinted before\ncomplained" in late.value.stdout
 
 
 def test_a_call_that_does_not_end_in_time_is_killed():
@@ -320,6 +321,15 @@ def test_what_a_process_compiled_this_test_compiled():
 def test_a_process_that_compiles_nothing_leaves_the_test_vacuous():
     with pytest.raises(VacuousTestError), regional() as r:
         r.in_new_process(add, 1, 2)
+
+
+def compile_with_inductor(regional):
+    torch.compile(product, backend="inductor")(*pair(regional))
+
+
+def test_a_process_that_compiles_with_another_backend_leaves_the_test_vacuous():
+    with pytest.raises(VacuousTestError), regional("torch") as r:
+        r.in_new_process(compile_with_inductor)
 
 
 def test_the_environment_of_a_new_interpreter(monkeypatch):

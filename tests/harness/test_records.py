@@ -78,7 +78,7 @@ def seen_while_compiling(name):
 
     def backend(gm, example_inputs):
         def compiler(graph, inputs):
-            seen.append(getattr(config.config_module("torch._inductor.config"), name))
+            seen.append(getattr(config.inductor_config(), name))
             return _boxed(graph)
 
         from torch._dynamo.backends.common import aot_autograd

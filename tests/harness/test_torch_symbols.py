@@ -10,6 +10,7 @@ import torch
 
 from pytest_regional import torch_matches
 from pytest_regional._torch import MissingTorchSymbolError, private_module, symbol, torch_version
+from pytest_regional._torch.config import force_autograd_cache
 
 
 @pytest.mark.parametrize(
@@ -25,7 +26,16 @@ def test_missing_symbols_are_named(fetch, name):
         fetch()
 
 
-@pytest.mark.slow("starts an interpreter that imports torch", fast="test_missing_symbols_are_named")
+def test_a_configuration_is_imported_where_nothing_else_has(monkeypatch):
+    functorch = private_module("torch._functorch")
+    monkeypatch.setattr(functorch, "config", private_module("torch._functorch.config"))  # to be put back
+    monkeypatch.delitem(sys.modules, "torch._functorch.config")
+    assert not force_autograd_cache()
+
+
+@pytest.mark.slow(
+    "starts an interpreter that imports torch", fast="test_a_configuration_is_imported_where_nothing_else_has"
+)
 def test_configurations_are_found_in_a_process_that_imported_nothing_else():
     program = (
         "from pytest_regional._torch.config import compile_state, force_autograd_cache;"

@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from pytest_regional.report.facts import WORKSPACES, within_repository
 from tests.warm_process import run_module
 
 from .test_rerun import RUN
@@ -74,7 +75,7 @@ def test_a_job_shows_annotations_a_summary_and_code_quality(in_a_job, pytester):
     assert {issue["location"]["path"] for issue in issues} == {f"{pytester.path.name}/test_it.py"}
 
 
-@pytest.mark.slow("starts processes that import torch", fast="test_it_can_be_asked_for")
+@pytest.mark.slow("starts processes that import torch", fast="tests/report/test_outputs.py::test_what_is_written")
 @pytest.mark.parametrize(
     ("options", "environment"),
     [
@@ -97,7 +98,19 @@ def test_it_can_be_asked_for(in_a_job, pytester):
     assert not (pytester.path / "summary.md").exists()
 
 
-@pytest.mark.slow("starts processes that import torch", fast="test_a_job_shows_annotations_a_summary_and_code_quality")
+@pytest.mark.parametrize("variable", WORKSPACES)
+def test_paths_begin_at_the_root_of_the_repository(tmp_path, monkeypatch, variable):
+    """That of a job counts where there is no other one."""
+    monkeypatch.setenv(variable, str(tmp_path))
+    (tmp_path / "checkout" / ".git").mkdir(parents=True)
+    for folder, path in (("checkout/tests", "tests/test_it.py"), ("other/tests", "other/tests/test_it.py")):
+        assert within_repository(tmp_path / folder / "test_it.py", tmp_path / folder) == path
+    assert within_repository(tmp_path / "test_it.py", tmp_path / "checkout") == ""
+    monkeypatch.delenv(variable)
+    assert within_repository(tmp_path / "alone" / "test_it.py", tmp_path / "alone") == "test_it.py"
+
+
+@pytest.mark.slow("starts processes that import torch", fast="test_paths_begin_at_the_root_of_the_repository")
 def test_the_root_of_the_repository_counts_and_not_that_of_the_job(in_a_job, pytester):
     (pytester.path / ".git").mkdir()
     assert all(line.startswith("::error file=test_it.py,line=") for line in errors(in_a_job()))
@@ -109,7 +122,8 @@ def test_a_summary_that_cannot_be_written_fails_the_run_and_says_why(in_a_job, p
 
 
 @pytest.mark.slow(
-    "fuzzes in a process", fast="tests/report/test_code_quality.py::test_each_issue_is_another_and_stays_the_same"
+    "fuzzes in a process",
+    fast="tests/fuzz/test_fuzz_tests.py::test_a_finding_is_kept_and_reported_and_known_from_then_on",
 )
 def test_findings_are_known_by_their_oracle(repository, pytester):
     from .conftest import in_a_process

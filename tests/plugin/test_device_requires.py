@@ -57,7 +57,7 @@ def test_on_an_emulated_gpu_it_runs(downstream):
             requires="flex_attention_backward", device_requires="fp8", device="cuda-emulated", expects_regions=False
         )
         def test_it(regional):
-            assert regional.device_facts.compute_capability == (9, 0)
+            assert regional.require_device().compute_capability == (9, 0)
     """
     downstream(source, "--regional-backend=aot_eager").assert_outcomes(passed=1)
 

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
+import warnings
+
 import pytest
+
+from pytest_regional._torch import inductor
+from pytest_regional.harness import _child
+from pytest_regional.harness.devices import emulated
+from pytest_regional.harness.devices.device import device_under_test
+from pytest_regional.harness.options import CompileOptions
+from pytest_regional.harness.process import job_for
 
 PARITY = """
     @pytest.mark.regional_compile
@@ -60,7 +70,22 @@ def test_its_own_failure_next_to_a_refusal_is_a_failure(downstream):
     result.assert_outcomes(failed=1)
 
 
-@pytest.mark.slow("starts processes that import torch", fast="test_unsupported_features_are_a_skip_that_names_them")
+def refused(regional):
+    regional.run(lambda x: x.sin(), regional.randn(4))
+
+
+def test_what_a_new_process_answers_where_a_feature_is_unsupported(tmp_path):
+    options = CompileOptions(inductor_configs={"triton.cudagraphs": True})
+    job = job_for(refused, (), {"spec": "inductor", "device": "cuda-emulated", "options": options})
+    (tmp_path / "request").write_bytes(pickle.dumps(job))
+    answer = _child._answer(tmp_path / "request")
+    assert answer["kind"] == "skip", answer
+    assert answer["text"].startswith("cuda-emulated cannot run it: CUDA graphs (triton.cudagraphs)")
+
+
+@pytest.mark.slow(
+    "starts processes that import torch", fast="test_what_a_new_process_answers_where_a_feature_is_unsupported"
+)
 def test_limits_of_another_process_are_a_skip_too(downstream):
     source = """
         @pytest.mark.regional_compile(inductor_configs={"triton.cudagraphs": True}, expects_regions=False)
@@ -93,7 +118,19 @@ def test_a_fault_in_a_kernel_fails_the_test(downstream):
     result.stdout.fnmatch_lines(["*KernelAssertionError*index out of bounds*"])
 
 
-@pytest.mark.slow("checks the emulator in a new process", fast="test_reports_say_that_the_gpu_is_emulated")
+def test_warnings_of_imports_are_no_errors(monkeypatch):
+    def warn(*of):
+        warnings.warn("of torch's own doings", stacklevel=1)
+
+    monkeypatch.setattr(inductor, "private_module", warn)
+    monkeypatch.setattr(emulated, "_problem_of_self_test", warn)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        inductor.import_compilers.__wrapped__()
+        emulated.check_emulation(device_under_test("cuda-emulated"))
+
+
+@pytest.mark.slow("checks the emulator in a new process", fast="test_warnings_of_imports_are_no_errors")
 def test_warnings_as_errors(repository, pytester):
     """In a process that has imported nothing yet: torch warns of its own doings when its compilers are imported."""
     repository(PARITY)

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from types import SimpleNamespace
 
 import pytest
+
+from pytest_regional._base.errors import CampaignError
+from pytest_regional.harness.record import GeneratedSource
+from pytest_regional.plugin import environment
+from pytest_regional.plugin.evidence import Evidence
 
 from .conftest import in_a_process
 
@@ -82,9 +88,56 @@ def test_of_an_earlier_run_nothing_is_mixed_in(downstream, pytester):
     assert (pytester.path / "kept" / "mine.txt").exists()
 
 
+def evidence_of(process, run, kept):
+    """Return what holds the evidence of a process of a run whose folder is ``run``."""
+    config = SimpleNamespace(stash={environment.FOLDER: run / process}, rootpath=kept.parent)
+    settings = SimpleNamespace(reports=SimpleNamespace(directories=(kept,)))
+    return Evidence(SimpleNamespace(config=config, settings=settings))
+
+
+FACT = {
+    "test": "test_it.py::test_wrong",
+    "backend": "reference",
+    "device": "cpu",
+    "outcome": "crashed",
+    "failure": "crashed while running",
+}
+
+
+def test_a_trace_is_copied_from_the_process_that_wrote_it(tmp_path):
+    folder = evidence_of("gw0", tmp_path / "run", tmp_path / "kept").trace_folder(FACT["test"])
+    folder.mkdir(parents=True)
+    (folder / "dedicated_log_torch_trace_1.log").touch()
+    evidence_of("main", tmp_path / "run", tmp_path / "kept").write([FACT])
+    (kept,) = (tmp_path / "kept").iterdir()
+    assert names(kept) == ["failure.txt", "test.json", "trace"]
+    assert names(kept / "trace") == ["dedicated_log_torch_trace_1.log"]
+
+
+def test_of_a_fuzz_test_the_code_of_its_finding_is_kept(tmp_path):
+    """And not that of the programs which it checked before or after it."""
+    wrong, *others = (
+        GeneratedSource("inference", ("mlp",), f"\n\ndef call(args): {n}", loaded=False) for n in range(99)
+    )
+    regional = SimpleNamespace(observer=SimpleNamespace(sources=[*others]))
+    evidence = evidence_of("main", tmp_path / "run", tmp_path / "kept")
+    (line,) = evidence.code_at_fault(FACT, CampaignError("1 new finding", {"a-finding": [wrong]}), regional)
+    evidence.write([FACT])
+    (kept,) = (tmp_path / "kept").iterdir()
+    assert names(kept / "code") == ["00-inference-mlp.py"]
+    assert (kept / "code" / "00-inference-mlp.py").read_text() == wrong.text
+    assert line == {
+        "path": str(kept / "code" / "00-inference-mlp.py"),
+        "file": f"kept/{kept.name}/code/00-inference-mlp.py",
+        "line": 3,
+        "what": "the code of the inference graph, regions mlp of finding a-finding",
+        "finding": "a-finding",
+    }
+
+
 @pytest.mark.slow(
     "starts runs with two workers, which import torch",
-    fast="tests/plugin/test_xdist.py::test_a_crashing_worker_does_not_lose_the_others_facts",
+    fast="test_a_trace_is_copied_from_the_process_that_wrote_it",
 )
 def test_a_test_that_takes_its_worker_with_it_leaves_its_trace(repository, pytester):
     repository(SOURCE.replace('assert not "wrong"', "os.kill(os.getpid(), 9)"))

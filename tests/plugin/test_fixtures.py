@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
+import sys
+from pathlib import Path
+
 import pytest
+
+from pytest_regional.harness import _child
+from pytest_regional.harness.process import Job
 
 
 def test_pre_grad_pass(downstream):
@@ -36,9 +43,24 @@ def test_fake_pg_is_destroyed_at_teardown(downstream):
     result.assert_outcomes(passed=2)
 
 
+@pytest.mark.parametrize("by", ["the search path", "the file"])
+def test_a_new_process_finds_functions_of_test_modules(tmp_path, monkeypatch, by):
+    """Under ``--import-mode=importlib`` the folder of a test is not on the search path."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    file = Path(tmp_path, "test_of_a_user.py")
+    file.write_text("def child(n):\n    return n * 2, __name__\n")
+    search_path = (str(tmp_path),) if by == "the search path" else ()
+    job = Job(file.stem, "child", str(file), pickle.dumps((3,)), {"spec": "aot_eager", "device": "cpu"}, search_path)
+    request = Path(tmp_path, "request")
+    request.write_bytes(pickle.dumps(job))
+    answer = _child._answer(request)
+    sys.modules.pop(file.stem, None)
+    assert answer.get("value") == (6, file.stem), answer
+
+
 @pytest.mark.slow(
     "starts processes that import torch",
-    fast="tests/harness/test_new_process.py::test_a_function_without_harness_gets_only_its_arguments",
+    fast="test_a_new_process_finds_functions_of_test_modules",
 )
 def test_in_new_process_finds_functions_of_test_modules(downstream):
     result = downstream(

@@ -164,7 +164,7 @@ FUZZED = """
 """
 
 
-@pytest.mark.slow("fuzzes", fast="test_with_a_directory_for_failed_tests_the_path_is_in_it")
+@pytest.mark.slow("fuzzes", fast="tests/plugin/test_evidence.py::test_of_a_fuzz_test_the_code_of_its_finding_is_kept")
 def test_of_a_fuzz_test_the_code_of_its_finding_is_named(downstream, pytester):
     """And not that of a program which the campaign checked before or after it."""
     (pytester.path / ".git").mkdir()

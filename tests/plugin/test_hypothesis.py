@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings, strategies
+
+from pytest_regional.testing import regional
 
 SOURCE = """
     from hypothesis import given, settings, strategies as st
@@ -46,8 +50,34 @@ def test_without_the_option_it_is_skipped(downstream):
 LEAKS_ARE_ERRORS = "error::pytest_regional.RegionalLeakWarning"
 
 
+@settings(max_examples=1, database=None)
+@given(n=strategies.integers())
+def property_test(n):
+    pass
+
+
+def of_the_test(phase, info):
+    pass
+
+
+def test_a_callback_of_a_package_is_no_leak_and_one_of_a_test_is():
+    property_test()
+    before = list(gc.callbacks)
+    (callback,) = (one for one in before if one.__module__.startswith("hypothesis."))
+    try:
+        for added, leaks in (([], []), ([of_the_test], ["garbage collector"])):
+            gc.callbacks.remove(callback)
+            with regional("aot_eager", expects_regions=False) as r:
+                gc.callbacks[:0] = [callback, *added]
+            assert [leak.name for leak in r.leaks] == leaks
+            assert gc.callbacks.count(callback) == 1
+            assert of_the_test not in gc.callbacks
+    finally:
+        gc.callbacks[:] = before
+
+
 @pytest.mark.slow(
-    "starts processes that import torch", fast="test_no_health_check_no_deadline_and_a_reset_for_each_example"
+    "starts processes that import torch", fast="test_a_callback_of_a_package_is_no_leak_and_one_of_a_test_is"
 )
 def test_what_hypothesis_installs_at_the_first_property_test_is_no_leak(downstream):
     """It adds a callback of the garbage collector, once in each process; the option is as in the documentation."""

@@ -64,8 +64,31 @@ WRONG_AND_RIGHT = """
 """
 
 
+#: Has the tests be collected as in a worker of pytest-xdist.
+COLLECTED_BY_A_WORKER = """
+    import pytest
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(config):
+        config.workerinput = {}
+        try:
+            return (yield)
+        finally:
+            del config.workerinput
+"""
+
+
+def test_in_a_worker_a_wrong_mark_is_an_error_of_its_test_alone(downstream, pytester):
+    """pytest-xdist hides what a usage error says."""
+    pytester.makeconftest(COLLECTED_BY_A_WORKER)
+    result = downstream(WRONG_AND_RIGHT, "--regional-backend=aot_eager")
+    result.assert_outcomes(passed=1, errors=2)
+    result.stdout.fnmatch_lines(["*test_wrong: regional_compile: unknown device 'gpu'. Did you mean 'cuda'*"])
+
+
 @pytest.mark.slow(
-    "starts runs with two workers, which import torch", fast="test_an_unexpected_error_in_a_mark_names_the_test"
+    "starts runs with two workers, which import torch",
+    fast="test_in_a_worker_a_wrong_mark_is_an_error_of_its_test_alone",
 )
 def test_with_workers_a_wrong_mark_is_an_error_of_its_test_alone(downstream):
     result = downstream(WRONG_AND_RIGHT, "--regional-backend=aot_eager", "-n2", subprocess=True)
@@ -94,12 +117,17 @@ MISSING = """
 """
 
 
-@pytest.mark.slow(
-    "starts processes that import torch",
-    fast="tests/plugin/test_option_device.py::test_cuda_without_a_gpu_is_a_usage_error",
-)
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU: the skip is for those that have none")
-@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["serial", "n2"])
+@pytest.mark.parametrize(
+    "workers",
+    [
+        (),
+        pytest.param(
+            ("-n2",), marks=pytest.mark.slow("starts two workers", fast="test_a_device_that_is_not_there_is_a_skip")
+        ),
+    ],
+    ids=["serial", "n2"],
+)
 def test_a_device_that_is_not_there_is_a_skip(downstream, workers):
     options = ("--regional-backend=aot_eager", "--regional-device=cpu", "--regional-report=r.json", *workers)
     result = downstream(MISSING, *options, subprocess=bool(workers))

@@ -275,10 +275,7 @@ def test_names_for_torch_compile_are_listed(pytester, registered, capsys):
     matcher.fnmatch_lines(["unimportable  (*", "    cannot be used: *a library is missing*"])
 
 
-@pytest.mark.slow(
-    "starts processes that import torch",
-    fast="tests/harness/test_imports_in_tests.py::test_a_backend_may_import_its_compiler_at_the_first_compile",
-)
+@pytest.mark.slow("starts processes that import torch", fast="test_names_for_torch_compile_are_offered")
 def test_changes_of_its_import_are_not_a_tests(downstream, pytester, registered):
     pytester.makepyfile(
         theirs=TORCH_BACKENDS + "\nimport torch._dynamo.config\ntorch._dynamo.config.recompile_limit = 3\n"

@@ -125,17 +125,7 @@ SECTION = [
 SECTION_OF_EAGER = [SECTION[0], "no compiler: the same fails where nothing is compiled*"]
 
 
-SEARCHES = pytest.mark.slow("searches with some ten compiles", fast="test_any_failure_is_followed_up")
-
-
-@pytest.mark.parametrize(
-    "fails",
-    [
-        "raise AssertionError('the input')",
-        pytest.param("pytest.fail('the input')", marks=SEARCHES),
-        pytest.param("assert not size", marks=SEARCHES),
-    ],
-)
+@pytest.mark.parametrize("fails", ["raise AssertionError('the input')", "pytest.fail('the input')", "assert not size"])
 def test_any_failure_is_followed_up(downstream, pytester, fails):
     options = ("--regional-backend=inductor", "--regional-report=run.json,run.html")
     result = downstream(FACTS.format(fails=fails), *options, "--regional-blame=deep")

@@ -64,7 +64,10 @@ def test_a_number_of_programs(downstream):
     )
 
 
-@pytest.mark.slow("starts runs with two workers, which import torch", fast="test_one_process_has_one_shard")
+@pytest.mark.slow(
+    "starts runs with two workers, which import torch",
+    fast="tests/fuzz/test_fuzz_tests.py::test_shards_share_a_number_of_programs",
+)
 @pytest.mark.parametrize(("budget", "shared"), [("5", True), ("1s", False)])
 def test_shards_share_a_number_of_programs(downstream, pytester, budget, shared):
     """Of a number of programs two workers check the odd and the even ones of one seed; in a time each draws its own."""
@@ -139,7 +142,9 @@ def test_an_interrupt_ends_a_campaign_and_the_run_and_the_summary_is_written(dow
     )
 
 
-@pytest.mark.slow("fuzzes twice", fast="tests/fuzz/test_campaign.py::test_known_findings_are_counted_and_not_found")
+@pytest.mark.slow(
+    "fuzzes twice", fast="tests/fuzz/test_fuzz_tests.py::test_a_finding_is_kept_and_reported_and_known_from_then_on"
+)
 def test_findings_are_kept_and_known_from_then_on(downstream, pytester):
     arguments = ("--regional-fuzz=4", "--regional-seed=1", "--regional-findings=found")
     first = fuzzed(downstream, BREAKS, *arguments, backend="test_it:faulty", blame="deep")
@@ -299,7 +304,7 @@ CAMPAIGN = """
 
 @pytest.mark.slow(
     "draws some hundred programs, in two runs",
-    fast="tests/fuzz/test_claims_in_campaigns.py::test_programs_of_a_draw_that_need_what_is_disclaimed_are_skipped",
+    fast="tests/fuzz/test_fuzz_tests.py::test_what_a_backend_disclaims_is_drawn_in_an_audit_alone",
 )
 def test_a_backend_that_claims_nothing_is_given_nothing_else_and_an_audit_gives_it_everything(downstream):
     options = {"backend": "tests.splitting_backend:BARE"}

@@ -5,9 +5,12 @@ That workers have it in their environment before torch is imported stands in ``t
 
 from __future__ import annotations
 
+import os
+from types import SimpleNamespace
+
 import pytest
 
-from pytest_regional.plugin.workers import for_worker
+from pytest_regional.plugin.workers import PLACE_VARIABLE, ReportingErrors, WorkerHooks, for_worker
 
 
 def seen(worker, visible, folder):
@@ -41,6 +44,32 @@ def test_where_nothing_was_chosen_device_files_are_counted(tmp_path):
 @pytest.mark.parametrize("worker", ["", "main"])
 def test_without_workers_nothing_changes(tmp_path, worker):
     assert seen(worker, "0,1", tmp_path) is None
+
+
+def test_a_worker_that_replaces_another_has_its_place(monkeypatch, tmp_path):
+    """And not that of a living one, which the number in its name would give it."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,3")
+    monkeypatch.setenv(PLACE_VARIABLE, "")
+    errors = ReportingErrors()
+    hooks = WorkerHooks(SimpleNamespace(config=None, scratch_dir=tmp_path, errors=errors, fuzz_seed=7))
+
+    def run_there(code):
+        exec(code)
+        return SimpleNamespace(waitclose=lambda timeout: None)
+
+    def place_of(node):
+        hooks.pytest_configure_node(node)
+        assert node.workerinput == {"regional_fuzz_seed": 7}
+        return os.environ[PLACE_VARIABLE]
+
+    gateways = [SimpleNamespace(id=f"gw{number}", remote_exec=run_there) for number in range(4)]
+    first, second, third, fourth = (SimpleNamespace(gateway=gateway, workerinput={}) for gateway in gateways)
+    assert (place_of(first), place_of(second)) == ("0", "1")
+    hooks.pytest_testnodedown(first, "Not properly terminated")
+    assert place_of(third) == "0"
+    hooks.pytest_testnodedown(second, "Not properly terminated")
+    assert place_of(fourth) == "1"
+    assert (hooks.lost, errors.taken()) == (2, [])
 
 
 SOURCE = """

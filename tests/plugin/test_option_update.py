@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from pytest_regional.harness.goldens.file import GoldenFile, GoldenKey
+from pytest_regional.plugin.goldens import ATTRIBUTE, GoldenHooks
+from pytest_regional.plugin.workers import ReportingErrors
 from pytest_regional.report.document import RunReport
 from tests.attacks.test_reruns import RUNS_AGAIN
 from tests.warm_process import run_module
 
-from .conftest import HEADER, PROGRAM, in_a_process
+from .conftest import HEADER, PROGRAM
 
 SOURCE = """
     pytestmark = pytest.mark.regional_compile
@@ -124,9 +128,7 @@ KILLED = """
 """
 
 
-@pytest.mark.slow(
-    "starts runs with two workers, which import torch", fast="test_a_run_that_ends_in_a_test_writes_nothing"
-)
+@pytest.mark.slow("starts runs with two workers, which import torch", fast="test_goldens_of_a_run_that_lost_a_worker")
 def test_a_worker_that_is_killed_takes_no_golden_along(downstream, written, pytester):
     """Of the test that took it along the old golden stays; what other tests wrote is there."""
     before = GoldenFile.read(written)
@@ -146,6 +148,33 @@ def test_a_worker_that_is_killed_takes_no_golden_along(downstream, written, pyte
             entry.text for entry in devices["cpu"].values()
         ]
     result.stdout.no_fnmatch_line("*unused in*")
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_goldens_of_a_run_that_lost_a_worker(written, lost):
+    """What tests wrote is there, and nothing counts as unused: nobody knows what the worker would have run."""
+    config = SimpleNamespace(rootpath=written.parents[1])
+    settings = SimpleNamespace(backends=("aot_eager",), devices=("cpu",), update=True)
+    session = SimpleNamespace(
+        config=config, settings=settings, spec=lambda name: SimpleNamespace(name=name), errors=ReportingErrors()
+    )
+    hooks = GoldenHooks(session, SimpleNamespace(reason=""), SimpleNamespace(lost=lost))
+    goldens = {"test_one": None, "test_three": ["ops", "  inference"]}
+    tests = [[f"test_it.py::{test}", test, "aot_eager"] for test in goldens]
+    output = {ATTRIBUTE: {"tests": {str(written): tests}, "left_out": [], "ownerless": []}}
+    hooks.pytest_testnodedown(SimpleNamespace(gateway=SimpleNamespace(id="gw0"), workeroutput=output))
+    for (test, text), when in itertools.product(goldens.items(), ("setup", "call", "teardown")):
+        report = SimpleNamespace(nodeid=f"test_it.py::{test}", when=when, outcome="passed")
+        if when == "call":
+            used = {"path": str(written), "key": [test, "aot_eager", ""], "device": "cpu", "version": [2, 13]}
+            setattr(report, ATTRIBUTE, [{**used, "text": text, "state": "same"}])
+        hooks.pytest_runtest_logreport(report)
+    hooks.finish()
+    assert session.errors.taken() == []
+    kept = ALL if lost else ALL[:1]
+    assert keys(written) == sorted([*kept, "test_three (aot_eager)"])
+    removed = [one["test"] for one in hooks.states() if one["state"] == "removed"]
+    assert removed == ([] if lost else ["test_two[2]", "test_two[3]"])
 
 
 def test_a_run_that_ends_in_a_test_writes_nothing(downstream, written, pytester):
@@ -184,7 +213,7 @@ def test_the_report_lists_goldens(downstream, goldens, pytester):
     assert states(pytester) == {ALL[0]: "unused"}
 
 
-@pytest.mark.slow("starts runs with two workers, which import torch", fast="test_workers_lose_nothing")
+@pytest.mark.slow("starts runs with two workers, which import torch", fast="test_the_report_lists_goldens")
 def test_the_report_of_workers_lists_goldens(downstream, written, pytester):
     changed = SOURCE.replace("pair(regional, n)", "pair(regional, n + n % 2)")
     downstream(changed, *ON, REPORT, "-n2", subprocess=True).assert_outcomes(passed=2, failed=1)
@@ -280,16 +309,13 @@ def test_where_tests_are_left_out_nothing_is_unused(downstream, goldens, pyteste
     assert goldens.read_bytes() == before
 
 
-@pytest.mark.slow(
-    "starts runs with two workers, which import torch", fast="test_where_tests_are_left_out_nothing_is_unused"
-)
 @pytest.mark.parametrize("options", [("--lf",), ("-x",)])
-def test_where_not_all_tests_ran_nothing_is_unused(downstream, repository, written, pytester, options):
-    repository("@pytest.mark.regional_compile\ndef test_fails(regional): assert False\n" + textwrap.dedent(GONE))
-    plain = (*UPDATE, "-p", "no:randomly")
+def test_where_not_all_tests_ran_nothing_is_unused(downstream, written, options):
+    source = "@pytest.mark.regional_compile\ndef test_fails(regional): assert False\n" + textwrap.dedent(GONE)
+    plain = (*UPDATE, "-p", "cacheprovider")
     if "--lf" in options:
-        in_a_process(pytester, *plain, "--deselect=test_it.py::test_one")
-    result = in_a_process(pytester, *plain, *options)
+        downstream(source, *plain, "--deselect=test_it.py::test_one")
+    result = downstream(source, *plain, *options)
     result.assert_outcomes(failed=1)
     result.stdout.no_fnmatch_line("*unused in*")
     assert keys(written) == ALL
@@ -304,7 +330,6 @@ def test_a_test_that_fails_uses_what_it_would_have_used(downstream, written):
     assert keys(written) == ALL
 
 
-@pytest.mark.slow("runs three times", fast="test_a_run_writes_and_the_next_compares")
 def test_goldens_of_other_backends_stay(downstream, goldens):
     both = "--regional-backend=aot_eager,inductor"
     downstream(SOURCE, both, *UPDATE[1:]).assert_outcomes(passed=6)
@@ -373,20 +398,33 @@ CLASSES = """
 """
 
 
-@pytest.mark.slow("starts runs with two workers, which import torch", fast="test_goldens_of_other_backends_stay")
-def test_names_hold_neither_backend_nor_group(downstream, goldens):
+#: Adds the name of its group to the id of a test, as workers of pytest-xdist do.
+IN_GROUPS = """
+    import pytest
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(items):
+        for item in items:
+            for mark in item.iter_markers("xdist_group"):
+                grouped = {"nodeid": f"{item.nodeid}@{mark.args[0]}"}
+                item.__class__ = type("Grouped", (type(item),), grouped)
+"""
+
+
+def test_names_hold_neither_backend_nor_group(downstream, goldens, pytester):
+    pytester.makeconftest(IN_GROUPS)
     both = "--regional-backend=aot_eager,inductor"
     downstream(CLASSES, both, *UPDATE[1:]).assert_outcomes(passed=6)
-    assert {key.test for key in GoldenFile.read(goldens).goldens} == {
-        "TestPlain::test_one",
-        "TestUnit::test_one",
-        "test_in_a_group",
-    }
+    names = {key.test for key in GoldenFile.read(goldens).goldens}
+    assert names == {"TestPlain::test_one", "TestUnit::test_one", "test_in_a_group"}
     result = downstream(CLASSES, *UPDATE)
     result.assert_outcomes(passed=3)
     result.stdout.no_fnmatch_line("*regional goldens*")
 
-    # Only workers add the name of the group to the id of a test.
+
+@pytest.mark.slow("starts two workers", fast="test_names_hold_neither_backend_nor_group")
+def test_names_in_workers_hold_no_group(downstream, goldens):
+    downstream(CLASSES, "--regional-backend=aot_eager,inductor", *UPDATE[1:]).assert_outcomes(passed=6)
     fewer = CLASSES.replace("class TestUnit", "class TestOther")
     result = downstream(fewer, *UPDATE, "-n1", "--dist=loadgroup", subprocess=True)
     result.assert_outcomes(passed=3)

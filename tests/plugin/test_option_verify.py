@@ -95,9 +95,22 @@ def test_questions(regional, monkeypatch):
 """
 
 
+def test_a_process_that_knows_nothing_finds_what_is_kept(downstream, pytester, monkeypatch):
+    from pytest_regional.verify import verifier
+
+    monkeypatch.delenv("PYTEST_REGIONAL_KERNEL_STORE", raising=False)
+    asked = []
+    for _ in range(2):
+        monkeypatch.setattr(verifier, "_KNOWN", {})
+        result = downstream(COUNTED, *OPTIONS, "--regional-verify", "-s", "-oregional_kernel_store=kept")
+        result.assert_outcomes(passed=1)
+        asked.append(re.search(r"questions: (\w+)", result.stdout.str())[1])
+    assert asked == ["some", "none"]
+    assert any((pytester.path / "kept").iterdir())
+
+
 @pytest.mark.slow(
-    "starts four processes that import torch and z3",
-    fast="tests/verify/test_kept.py::test_another_process_does_not_ask_again",
+    "starts four processes that import torch and z3", fast="test_a_process_that_knows_nothing_finds_what_is_kept"
 )
 def test_another_process_does_not_ask_again(downstream, pytester, monkeypatch):
     monkeypatch.delenv("PYTEST_REGIONAL_KERNEL_STORE", raising=False)

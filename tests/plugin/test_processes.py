@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from pytest_regional._base import processes
-from pytest_regional._base.limits import RegionalTimeoutError, cpu_limit, time_limit
+from pytest_regional._base.limits import RegionalTimeoutError, time_limit
+from pytest_regional.fuzz.budget import cpu_limit
 
 SLEEPS = [sys.executable, "-c", "import subprocess; subprocess.run(['sleep', '61'])"]
 
@@ -92,7 +93,8 @@ def test_code_that_cannot_be_interrupted_ends_its_process_with_the_stacks():
 
 
 def test_code_that_cannot_be_interrupted_ends_its_process_under_a_limit_of_processor_time_too():
-    stuck = STUCK.replace("GRACE = 0.5", "GRACE = 0.01").replace("time_limit", "cpu_limit")
+    stuck = STUCK.replace("pytest_regional._base import limits", "pytest_regional.fuzz import budget as limits")
+    stuck = stuck.replace("GRACE = 0.5", "GRACE = 0.01").replace("time_limit", "cpu_limit")
     done = subprocess.run([sys.executable, "-c", stuck], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert "Timeout (0:00:01.5" in done.stderr

@@ -24,36 +24,27 @@ RUN = ("--pyargs", "--regional-backend=aot_eager", "--regional-device=cpu", "-p"
 def installed(pytester):
     """Two packages outside of pytest's root directory, one of them this one's suites as a wheel installs them.
 
-    ``pytest_regional`` itself cannot be two packages, so that a part of it is.
+    The package ``pytest_regional`` has a second folder, in which they are.
     """
-    for place in ("elsewhere/theirs/one", "elsewhere/theirs/other", "wheel/suites/one", "wheel/suites/other"):
-        folder = pytester.path / place
-        folder.mkdir(parents=True)
-        (folder / "test_it.py").write_text(TEST)
-        for package in (folder, folder.parent):
-            (package / "__init__.py").touch()
+    for suites in ("elsewhere/theirs", "wheel/pytest_regional/suites"):
+        for folder in (pytester.path / suites / "one", pytester.path / suites / "other"):
+            folder.mkdir(parents=True)
+            (folder / "test_it.py").write_text(TEST)
+            for package in (folder, folder.parent):
+                (package / "__init__.py").touch()
+    (pytester.path / "wheel" / "pytest_regional" / "__init__.py").touch()
     root = pytester.path / "root"
     root.mkdir()
     (root / "pytest.ini").write_text("[pytest]\npythonpath = ../elsewhere\n")
     (root / "conftest.py").write_text(
-        f"import pytest_regional\npytest_regional.__path__.append({str(pytester.path / 'wheel')!r})\n"
+        f"import pytest_regional\npytest_regional.__path__.append({str(pytester.path / 'wheel' / 'pytest_regional')!r})\n"
     )
     pytester.chdir()
     pytester._path = root
     return root
 
 
-@pytest.mark.parametrize(
-    ("package", "prefix"),
-    [
-        pytest.param(
-            "theirs",
-            "theirs",
-            marks=pytest.mark.slow("starts three runs", fast="test_ids_name_the_file_and_the_line_runs_the_test_again"),
-        ),
-        ("pytest_regional.suites", "suites"),
-    ],
-)
+@pytest.mark.parametrize(("package", "prefix"), [("theirs", "theirs"), ("pytest_regional.suites", "suites")])
 def test_ids_name_the_file_and_the_line_runs_the_test_again(pytester, installed, package, prefix):
     files = [f"{prefix}/{folder}/test_it.py" for folder in ("one", "other")]
     for arguments in ([package], [f"{package}.one.test_it", f"{package}.other.test_it"]):

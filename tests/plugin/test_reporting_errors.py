@@ -156,7 +156,6 @@ def test_a_run_without_failing_tests_fails(downstream, pytester):
     assert downstream(test, "--regional-backend=aot_eager").ret == pytest.ExitCode.TESTS_FAILED
 
 
-@pytest.mark.slow("starts two workers", fast="test_the_run_goes_on_shows_it_and_fails")
 @pytest.mark.parametrize("failing", CROSSING)
 def test_with_workers_too(downstream, pytester, failing):
     run_with(downstream, pytester, failing, "-n2")

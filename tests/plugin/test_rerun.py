@@ -7,9 +7,12 @@ import os
 import re
 import shlex
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from pytest_regional.plugin.written import RerunCommands
 from tests.warm_process import run_module
 
 from .conftest import in_a_process
@@ -39,17 +42,7 @@ def run_again(pytester, line):
     return in_a_process(pytester, *arguments)
 
 
-@pytest.mark.parametrize(
-    "workers",
-    [
-        (),
-        pytest.param(
-            ("-n2",),
-            marks=pytest.mark.slow("starts two workers", fast="test_the_line_runs_the_test_alone_and_draws_the_same"),
-        ),
-    ],
-    ids=["serial", "n2"],
-)
+@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["serial", "n2"])
 def test_the_line_runs_the_test_alone_and_draws_the_same(repository, pytester, workers):
     repository(SOURCE)
     first = in_a_process(pytester, *RUN, "--regional-seed=7", *workers)
@@ -84,6 +77,58 @@ def test_options_that_decide_what_a_test_does_are_repeated_and_no_others(downstr
         "-o regional_memory=9G -W ignore::UserWarning -n0"
     )
     assert "timeout" not in line
+
+
+FINDINGS = [{"script": f"/here/regional-findings/sine-{number}.py"} for number in range(4)]
+WITH_FINDINGS = {"fuzz": {"findings": FINDINGS[:2]}, "shard": 0, "backend": "faulty"}
+
+#: What is known of a test; options; what the command ends with.
+COMMANDS = {
+    "one backend": ({}, {}, "test_it.py::test_it {0}--regional-seed=5 -n0"),
+    "all backends and devices": (
+        {"test": "test_it.py::test_it[inductor-cpu]"},
+        {"backends": ("aot_eager", "inductor"), "devices": ("cpu", "cuda-emulated")},
+        "'test_it.py::test_it[inductor-cpu]' --regional-backend=aot_eager,inductor "
+        "--regional-device=cpu,cuda-emulated --regional-seed=5 -n0",
+    ),
+    "what auto means": ({"device": "cuda"}, {"devices": ("auto",)}, "--regional-device=cuda --regional-seed=5 -n0"),
+    "no pytest-xdist": ({}, {"xdist": False}, "test_it.py::test_it {0}--regional-seed=5"),
+    "in workers": ({}, {"workers": 2}, "test_it.py::test_it {0}--regional-seed=5 -n0"),
+    "the first part of a fuzz test": ({"shard": 0}, {"workers": 2}, "{0}--regional-seed=7 -n0"),
+    "another part of a fuzz test": ({"shard": 1}, {"workers": 2}, "{0}--regional-seed=7 -n2"),
+    "findings": (
+        WITH_FINDINGS,
+        {"backends": ("here:faulty", "there:other")},
+        "pytest-regional replay regional-findings/sine-0.json regional-findings/sine-1.json --backend=here:faulty",
+    ),
+    "findings of an installed backend": (
+        WITH_FINDINGS,
+        {"backends": ("faulty",)},
+        "pytest-regional replay regional-findings/sine-0.json regional-findings/sine-1.json",
+    ),
+    "many findings": ({"fuzz": {"findings": FINDINGS}}, {}, "pytest-regional replay regional-findings"),
+}
+
+
+@pytest.mark.parametrize(("known", "run", "command"), COMMANDS.values(), ids=COMMANDS)
+def test_commands(known, run, command):
+    run = {"backends": ("aot_eager",), "devices": ("cpu",), "xdist": True, "workers": 0, **run}
+    config = SimpleNamespace(
+        rootpath=Path("/here"),
+        inipath=Path("/here/pytest.ini"),
+        invocation_params=SimpleNamespace(args=(), dir=Path("/here")),
+        option=SimpleNamespace(pyargs=False, tx=["popen"] * run["workers"]),
+        pluginmanager=SimpleNamespace(hasplugin=lambda name: run["xdist"]),
+    )
+    session = SimpleNamespace(
+        config=config,
+        settings=SimpleNamespace(backends=run["backends"], devices=run["devices"], seed=5),
+        fuzz_seed=7,
+        spec=lambda name: SimpleNamespace(name=name.rpartition(":")[2]),
+    )
+    fact = {"test": "test_it.py::test_it", "backend": "aot_eager", "device": "cpu", "fuzz": None, **known}
+    made = RerunCommands(session).of(fact)
+    assert made.endswith(command.format("--regional-backend=aot_eager --regional-device=cpu "))
 
 
 def test_passwords_are_not_repeated(downstream):
@@ -132,10 +177,7 @@ def test_an_error_in_setup_and_a_pass_that_is_wrong_have_it_and_an_unmarked_test
     assert [re.search(r"::(\w+)", line)[1] for line in rerun_lines(result)] == ["test_error", "test_known"]
 
 
-@pytest.mark.slow(
-    "runs two backends on two devices, twice",
-    fast="test_options_that_decide_what_a_test_does_are_repeated_and_no_others",
-)
+@pytest.mark.slow("runs two backends on two devices, twice", fast="test_commands")
 def test_ids_that_name_backend_and_device_are_kept_with_all_that_were_asked_for(repository, pytester):
     repository(SOURCE)
     both = ("--regional-backend=aot_eager,inductor", "--regional-device=cpu,cuda-emulated", "-p", "no:randomly")
@@ -162,10 +204,7 @@ def test_without_a_file_of_settings_the_root_is_named_if_it_is_another(repositor
     assert "--rootdir=.." in line
 
 
-@pytest.mark.slow(
-    "starts runs in processes, which import torch",
-    fast="test_options_that_decide_what_a_test_does_are_repeated_and_no_others",
-)
+@pytest.mark.slow("starts runs in processes, which import torch", fast="test_commands")
 def test_without_xdist_there_is_no_n0(repository, pytester):
     repository(SOURCE)
     (line,) = rerun_lines(in_a_process(pytester, *RUN, "-p", "no:xdist"))
@@ -173,10 +212,7 @@ def test_without_xdist_there_is_no_n0(repository, pytester):
     run_again(pytester, line).assert_outcomes(failed=1)
 
 
-@pytest.mark.slow(
-    "fuzzes, and replays a finding in a process",
-    fast="tests/cli/test_findings_command.py::test_one_finding_in_full",
-)
+@pytest.mark.slow("fuzzes, and replays a finding in a process", fast="test_commands")
 def test_a_finding_is_checked_again_by_replay(repository, pytester):
     """It fails no second run of the campaign: it is known then."""
     repository(BREAKS)
@@ -192,10 +228,7 @@ def test_a_finding_is_checked_again_by_replay(repository, pytester):
     assert f"FAILED      {found.stem}" in done.stdout.replace("still fails", "FAILED     ")
 
 
-@pytest.mark.slow(
-    "starts runs with two workers, which import torch",
-    fast="tests/fuzz/test_shards.py::test_the_same_command_goes_on_from_the_same_seed",
-)
+@pytest.mark.slow("starts runs with two workers, which import torch", fast="test_commands")
 def test_a_part_of_a_fuzz_test_is_run_with_the_others(repository, pytester):
     repository(
         """

@@ -14,7 +14,7 @@ from xdist import scheduler
 from xdist.dsession import DSession
 from xdist.remote import Producer
 
-from pytest_regional.plugin.workers import allow_one_more, keep_tests
+from pytest_regional.plugin.workers import ReportingErrors, WorkerHooks, allow_one_more
 
 SCHEDULERS = {
     "each": scheduler.EachScheduling,
@@ -53,6 +53,16 @@ class Worker:
         return not self.collected or self.shutting_down or len(self.tests) > 1 or self.asked is not None
 
 
+def mend(made):
+    """Have the plugin's hook get ``made`` from pytest-xdist, as it does in a run."""
+    session = SimpleNamespace(config=None, scratch_dir=None, errors=ReportingErrors())
+    hook = WorkerHooks(session).pytest_xdist_make_scheduler()
+    next(hook)
+    with pytest.raises(StopIteration) as returned:
+        hook.send(made)
+    assert returned.value.value is made
+
+
 class Run:
     """A simulated run.
 
@@ -61,7 +71,7 @@ class Run:
         crashed: those of which the scheduler said that a worker died in them.
     """
 
-    def __init__(self, distribution, seed, mend=keep_tests):
+    def __init__(self, distribution, seed, mend=mend):
         self.draw = draw = random.Random(seed)
         names = [f"test_{draw.randrange(3)}.py::test_{number}" for number in range(draw.randrange(1, 30))]
         self.names = [name + draw.choice(["", "", f"@group{draw.randrange(2)}"]) for name in names]
@@ -176,9 +186,7 @@ DIES = """
             name,
             marks=()
             if name == "load"
-            else pytest.mark.slow(
-                "starts two workers", fast="test_a_crash_is_one_failure_and_all_other_results_are_kept"
-            ),
+            else pytest.mark.slow("starts two workers", fast="test_each_test_runs_once_and_the_run_ends"),
         )
         for name in SCHEDULERS
     ],

@@ -21,7 +21,8 @@ OTHERWISE = {"fuzz"}
 
 
 @pytest.mark.slow(
-    "runs all suites", fast="tests/plugin/test_suites_name_their_needs.py::test_a_need_that_is_not_named_is_found"
+    "runs all suites",
+    fast="tests/plugin/test_suites_name_their_needs.py::test_on_a_backend_without_capabilities_that_splits_graphs",
 )
 @pytest.mark.parametrize("suite", [name for name in SUITES if name not in OTHERWISE])
 def test_each_test_says_what_it_needs(suite):

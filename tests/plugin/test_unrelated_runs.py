@@ -48,7 +48,21 @@ def test_what_collects_and_reports_imports_no_torch(pytester):
     assert result.ret == 0
 
 
-@pytest.mark.slow("starts two workers", fast="test_what_collects_and_reports_imports_no_torch")
+WORKERS = ("--tx=popen", "--dist=load")  # which pytest-xdist makes of -n1
+
+
+@pytest.mark.parametrize(
+    ("options", "runs_tests"),
+    [(WORKERS, False), ((), True), (WORKERS[1:], True), ((*WORKERS, "--collect-only"), True)],
+)
+def test_a_process_that_starts_workers_runs_no_tests(pytester, options, runs_tests):
+    """What runs them imports torch."""
+    config = pytester.parseconfigure("--regional-backend=aot_eager", "-p", "no:randomly", *options)
+    assert config.pluginmanager.hasplugin("regional-session")
+    assert config.pluginmanager.hasplugin("regional-tests") is runs_tests
+
+
+@pytest.mark.slow("starts two workers", fast="test_a_process_that_starts_workers_runs_no_tests")
 @pytest.mark.parametrize(("option", "imports"), [("-n1", False), ("-n0", True), ("--dist=load", True)])
 def test_a_process_that_starts_workers_imports_no_torch(pytester, option, imports):
     pytester.makepyfile(test_it=MARKED, watch=WATCH)
@@ -121,7 +135,6 @@ def test_without_torch_the_option_says_what_is_missing(pytester, options):
     result.stderr.fnmatch_lines(["*--regional-backend needs torch, which is not installed*"])
 
 
-@pytest.mark.slow("starts an interpreter, which imports torch", fast="test_neither_torch_nor_hypothesis_is_imported")
 def test_with_pytest_torch_and_in_random_order(downstream):
     pytest.importorskip("pytest_torch")
     result = downstream(
@@ -134,6 +147,5 @@ def test_with_pytest_torch_and_in_random_order(downstream):
         "--regional-backend=torch",
         "-p",
         "randomly",
-        subprocess=True,
     )
     result.assert_outcomes(passed=3)

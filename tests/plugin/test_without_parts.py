@@ -53,3 +53,6 @@ def test_a_fuzz_test_fails_and_says_what_it_needs(pytester, hidden):
     result = in_a_process(pytester, "--regional-backend=aot_eager", "--regional-device=cpu")
     result.stdout.fnmatch_lines(["*regional_fuzz needs the package pytest_regional.fuzz, which is not here*"])
     result.stdout.no_fnmatch_line("*ModuleNotFoundError*")
+    result = in_a_process(pytester, "--regional-backend=aot_eager", "--regional-fuzz=30s")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--regional-fuzz: needs the package pytest_regional.fuzz, which is not here*"])

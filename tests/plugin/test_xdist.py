@@ -65,10 +65,6 @@ def run(request, tmp_path_factory):
     return Run(folder, temporary, pytest.LineMatcher(done.stdout.splitlines()))
 
 
-@pytest.mark.slow(
-    "starts runs with two workers, which import torch, and one without",
-    fast="test_junit_properties_of_tests_and_of_the_run",
-)
 def test_the_same_results(run):
     run.lines.fnmatch_lines(["it *4 passed, 1 failed, 1 skipped*", "4 region compiles, *"])
     run.lines.fnmatch_lines(["*= 1 failed, 5 passed, 1 skipped*"])
@@ -155,7 +151,8 @@ def test_a_crashing_worker_does_not_lose_the_others_facts(downstream):
 
 
 @pytest.mark.slow(
-    "starts runs with two workers, which import torch", fast="test_a_crashing_worker_does_not_lose_the_others_facts"
+    "starts runs with two workers, which import torch",
+    fast="tests/plugin/test_option_gpus.py::test_a_worker_that_replaces_another_has_its_place",
 )
 def test_a_worker_that_replaces_a_dead_one_has_its_gpu(downstream, pytester, monkeypatch):
     """And not that of a living one, which the number in its name would give it."""

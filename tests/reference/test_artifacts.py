@@ -63,7 +63,7 @@ def test_a_new_process_loads_and_gives_the_same_bits(tmp_path):
             compiled, expected[name] = compile_named(name)
             compiled.save(tmp_path / name)
             assert harness.counters.region_compiles > before
-            harness.reset()
+            harness._reset()
         # An empty cache folder: the generated code, its libraries too, comes from the artifacts.
         with pytest_regional.testing.regional(expects_regions=False) as elsewhere:
             answer = elsewhere.in_new_process(run_all_loaded, str(tmp_path), tuple(expected))

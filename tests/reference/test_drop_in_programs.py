@@ -73,7 +73,7 @@ def matches_eager(fn, *inputs, **options):
 
 
 @pytest.mark.slow(
-    "compiles drawn programs with gradients", fast="test_each_compile_sees_its_configs_and_gives_its_graph_away"
+    "compiles drawn programs with gradients", fast="tests/reference/test_options.py::test_share_identical"
 )
 @pytest.mark.parametrize("pickled", [False, True], ids=["as_is", "through_pickle"])
 @pytest.mark.parametrize(

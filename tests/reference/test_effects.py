@@ -1,11 +1,14 @@
 """Order without data flow: random numbers, writes, collectives, asserts, bodies of higher-order ops."""
 
+import functools
 import operator
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
-from pytest_regional.reference import plan_partitions
+from pytest_regional._torch import operators
+from pytest_regional.reference import plan_partitions, regional_inductor
 from pytest_regional.reference.effects import effect_classes, order_edges, written_arguments
 from tests.reference.graphs import ATEN, annotate_node
 
@@ -102,6 +105,60 @@ def test_views_are_known_by_their_storage_where_the_trace_kept_values():
 def test_written_arguments(op, arguments, written):
     _gm, values = graph_of((ATEN.sin.default, (0,), False), (op, arguments, False))
     assert written_arguments(values[-1]) == [values[i] for i in written]
+
+
+def test_what_pytorch_says_of_writes_beyond_schemas_is_known():
+    """PyTorch lists operators that write running statistics when they train, too; not all of them."""
+    untold = []
+    for schema in torch._C._jit_get_all_schemas():
+        space, _, name = schema.name.partition("::")
+        target = getattr(getattr(getattr(torch.ops, space), name, None), schema.overload_name or "default", None)
+        arguments = {
+            one.name: True if one.name in ("training", "use_input_stats") else object() for one in schema.arguments
+        }
+        if isinstance(target, torch._ops.OpOverload) and "running_mean" in arguments:
+            told = torch._C._SchemaInfo(schema)
+            for one in ("training", "use_input_stats"):
+                if one in arguments:
+                    told.add_argument_value(one, True)
+            expected = {one for one in arguments if told.is_mutable(one)}
+            written = operators.written_arguments(target, tuple(arguments.values()), {})
+            assert expected <= {name for name, value in arguments.items() if value in written}, schema.name
+            untold += [schema.name] if expected and not schema.is_mutable else []
+    assert len(untold) >= 4
+
+
+@pytest.mark.parametrize(
+    ("op", "training", "written"),
+    [
+        ("native_batch_norm.default", True, True),
+        ("native_batch_norm.default", False, False),
+        ("_native_batch_norm_legit.default", True, True),
+        ("batch_norm_update_stats.default", None, True),
+        ("_native_batch_norm_legit_functional.default", True, False),
+        ("native_batch_norm_backward.default", True, False),
+    ],
+)
+def test_running_statistics_are_written(op, training, written):
+    target = functools.reduce(getattr, op.split("."), ATEN)
+    names = [one.name for one in target._schema.arguments]
+    given = [training if name in ("training", "train") else name for name in names]
+    assert operators.written_arguments(target, given, {}) == (["running_mean", "running_var"] if written else [])
+
+
+def test_a_read_of_running_statistics_follows_batch_normalization():
+    """A partition that needs neither runs first: it must not take the read with it."""
+
+    def program(x, mean, var):
+        return torch.native_batch_norm(x.sin(), None, None, mean, var, True, 0.1, 1e-5)[0], mean * 2.0
+
+    gm = make_fx(program, tracing_mode="fake")(torch.ones(4, 3), torch.zeros(3), torch.ones(3))
+    for node in gm.graph.nodes:
+        if node.name in ("sin", "mul"):
+            node.meta["custom"] = {"compile_with_inductor": {}}
+    inputs = [torch.randn(4, 3), torch.zeros(3), torch.ones(3)]
+    expected = program(*[one.clone() for one in inputs])
+    torch.testing.assert_close(regional_inductor(gm, *inputs)(inputs), expected)
 
 
 def test_out_argument_is_written():

@@ -265,10 +265,7 @@ print(len(info.aot_autograd_artifacts))
 """
 
 
-@pytest.mark.slow(
-    "starts processes that import torch",
-    fast="tests/reference/test_artifacts.py::test_a_new_process_loads_and_gives_the_same_bits",
-)
+@pytest.mark.slow("starts processes that import torch", fast="test_a_fresh_folder_hits_what_was_loaded")
 def test_a_process_with_only_torch_loads_them(tmp_path):
     def run(script, word, folder):
         done = subprocess.run(

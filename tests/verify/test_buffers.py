@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import linecache
+import time
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +13,10 @@ import pytest
 import torch
 import z3
 
+from pytest_regional._base.errors import OutOfTimeError
 from pytest_regional.emulation import Emulation
 from pytest_regional.verify import PROVED, REFUTED, UNKNOWN, verify_graph, verifying
+from pytest_regional.verify.outcomes import NotVerifiableError
 from pytest_regional.verify.properties import filled
 from pytest_regional.verify.question import Tensor
 from pytest_regional.verify.verifier import BufferFlow, Effects, fault_of_graph
@@ -228,6 +231,21 @@ def test_a_refutation_is_confirmed_by_a_run_with_separate_memory(emulation: Emul
     spec.loader.exec_module(module)
     linecache.clearcache()
     assert fault_of_graph(Graph(module.call, given, []), emulation, 5.0) is None
+
+
+def test_a_run_that_takes_too_long_confirms_nothing(emulation: Emulation, tmp_path):
+    def wait(buffer):
+        assert emulation.memory.deadline <= time.process_time() + 5.0
+        raise OutOfTimeError("out of time")
+
+    path = tmp_path / "waiting_code.py"
+    path.write_text(STALE.replace("buf1 = buf0", "buf1 = wait(buf0)"))
+    spec = importlib.util.spec_from_file_location("waiting_code", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.wait = wait
+    with pytest.raises(NotVerifiableError, match="out of time"):
+        fault_of_graph(Graph(module.call, [TensorInput((8,), (1,), torch.float32)], []), emulation, 5.0)
 
 
 def test_a_graph_that_returns_its_input_needs_no_launch(emulation: Emulation):

@@ -30,7 +30,8 @@ def waiting(source):
             BUFFERS,
             -1,
             marks=pytest.mark.slow(
-                "replays two kernels that wait", fast="test_a_replay_that_takes_too_long_confirms_nothing"
+                "replays two kernels that wait",
+                fast="tests/verify/test_buffers.py::test_a_run_that_takes_too_long_confirms_nothing",
             ),
         ),
     ],

@@ -37,11 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(asked: argparse.Namespace) -> int:
-    """Write the package; return the exit status.
-
-    Raises:
-        UsageError: the folder is not new or cannot be written, or its name is none of a package.
-    """
+    """Write the package; return the exit status."""
     folder: Path = asked.folder
     name = asked.name or re.sub(r"[-. ]", "_", folder.resolve().name.lower())
     if not name.isidentifier() or keyword.iskeyword(name):

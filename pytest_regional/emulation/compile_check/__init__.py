@@ -1,7 +1,7 @@
 """Compile Triton kernels for GPUs that are not here: PTX and cubin by the compilers that the triton wheel brings.
 
-Kernels in, results out, each compiled once, by another process, because a bug of the compiler ends it. ``_child`` is
-what that runs. It lives as long as this one, or until a kernel takes it down; then another is started.
+Each kernel is compiled once, in a second process (``_child``), because a bug of the compiler can end it. That process
+is kept until this one ends; where a kernel ends it, another is started.
 """
 
 from __future__ import annotations

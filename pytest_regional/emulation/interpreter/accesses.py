@@ -12,7 +12,8 @@ import numpy as np
 import torch
 import triton.language as tl
 
-from pytest_regional.emulation.device import EmulationError, EmulationTimeoutError, MemoryFaultError
+from pytest_regional._base.errors import OutOfTimeError
+from pytest_regional.emulation.device import EmulationError, MemoryFaultError
 from pytest_regional.emulation.interpreter.values import (
     Array,
     TensorHandle,
@@ -357,10 +358,10 @@ class LaunchMemory:
         """Check that there is time for one more access.
 
         Raises:
-            EmulationTimeoutError: there is none.
+            OutOfTimeError: there is none.
         """
         if self.deadline < math.inf and time.process_time() > self.deadline:
-            raise EmulationTimeoutError(f"{self.kernel}, program {self.program}: out of time")
+            raise OutOfTimeError(f"{self.kernel}, program {self.program}: out of time")
 
     def locate(
         self, region: Segment | None, addresses: Array, dtype: np.dtype[Any], what: str

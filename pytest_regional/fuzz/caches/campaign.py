@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_regional._base.limits import Budget
 from pytest_regional._torch.distributed import has_distributed
+from pytest_regional.fuzz.budget import Budget
 from pytest_regional.fuzz.caches.findings import (
     CacheSequence,
     SequenceFinding,

@@ -431,7 +431,7 @@ class Executor:
         self.executed: list[Event] = []
         self._programs: dict[Key, AnyProgram] = {}
         self._passes: dict[tuple[str | None, ...], list[Any]] = {}
-        regional.reset()
+        regional._reset()
 
     def execute(self, event: Event) -> None:
         """Execute one event.
@@ -453,7 +453,7 @@ class Executor:
             case Damage(number, kind):
                 self._damage(number, kind)
             case Clear():
-                self.regional.reset()
+                self.regional._reset()
                 self.model.restarted()
                 self.model.cleared()
 

@@ -374,11 +374,11 @@ class Provenance:
         return {**{name: getattr(self, name) for name in names}, "versions": dict(self.versions)}
 
 
-#: Oracles whose violations differ by what the program computes. For the others the origin is enough: an exception and
-#: the place that raised it, or the change that the cache overlooked.
-_BY_FEATURES = (
-    *("parity", "region_boundary", "inference", "warm", "order", "caches"),
-    *("alias_probe", "further_calls", "input_forms", "own_random", "retained_backward", "rewrites"),
+#: Oracles of which the origin of a violation is enough: an exception and the place that raised it, or the change that
+#: the cache overlooked. Violations of the others differ by what the program computes, too.
+_BY_ORIGIN = (
+    *("annotations_in_key", "compiles", "configs", "counters", "determinism", "integer_twin", "plan", "refused"),
+    *("region_order", "results_kept", "threads", "uuid_in_key", "verified"),
 )
 
 #: Features that name a defect; the rest says how the program that met it happens to look.
@@ -406,7 +406,7 @@ class Signature:
 
     def with_features(self, features: frozenset[str]) -> Signature:
         """Return the signature of a program with ``features``, those kept that name a defect."""
-        kept = (f for f in features if self.oracle in _BY_FEATURES and f.startswith(_DEFECTS))
+        kept = (f for f in features if self.oracle not in _BY_ORIGIN and f.startswith(_DEFECTS))
         return Signature(self.oracle, self.stage, self.origin, frozenset(kept))
 
     def covers(self, other: Signature, features: frozenset[str]) -> bool:

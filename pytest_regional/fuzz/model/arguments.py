@@ -336,6 +336,10 @@ class TensorInput:
     detached: bool = False
     dynamic: tuple[int, ...] = ()
 
+    def resized(self, size: int, other: int) -> TensorInput:
+        """Return it with another size wherever ``size`` occurs."""
+        return replace(self, shape=tuple(other if old == size else old for old in self.shape))
+
     @property
     def value_range(self) -> ValueRange:
         """What holds of its values."""

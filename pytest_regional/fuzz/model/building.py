@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_regional._base.errors import RegionalError
+from pytest_regional._base.errors import RegionalError, RegionalValueError
 from pytest_regional._torch.tracing import base_of
 from pytest_regional.fuzz.model.arguments import TensorInput, ValueRange
 from pytest_regional.fuzz.model.claims import (
@@ -33,7 +33,7 @@ from pytest_regional.fuzz.model.claims import (
     touched,
     uses_rng,
 )
-from pytest_regional.fuzz.model.program import Block, Parameter, Program, ProgramError, Region, Scope, Step
+from pytest_regional.fuzz.model.program import Block, Parameter, Program, Region, Scope, Step
 from pytest_regional.fuzz.model.source import make_inputs
 from pytest_regional.fuzz.operators.operator import Operator, Picks, ProgramValue, Wanted, fits_dtype
 from pytest_regional.fuzz.operators.table import operator_named
@@ -491,27 +491,27 @@ def check_buildable(program: Program) -> None:
     """Build ``program`` again from its parts.
 
     Raises:
-        ProgramError: it cannot be built; names the step and says why.
+        RegionalValueError: it cannot be built; names the step and says why.
     """
     try:
         builder = Builder(program.arguments, program.blocks, elements=MOST_ELEMENTS)
     except REFUSALS as error:
-        raise ProgramError(f"eager refuses the inputs: {error}") from error
+        raise RegionalValueError(f"eager refuses the inputs: {error}") from error
     for position, step in enumerate(program.steps):
         try:
             builder.add(step)
         except Refused as why:
-            raise ProgramError(f"step {position} ({step.operator}) does not fit: {why}") from why
+            raise RegionalValueError(f"step {position} ({step.operator}) does not fit: {why}") from why
     missing = [value for value in program.outputs if value not in builder.values]
     if missing:
-        raise ProgramError(f"the program returns value {missing[0]}, which no step makes")
+        raise RegionalValueError(f"the program returns value {missing[0]}, which no step makes")
 
 
 def is_buildable(program: Program) -> bool:
     """Tell whether ``program`` can be built again from its parts."""
     try:
         check_buildable(program)
-    except ProgramError:
+    except RegionalValueError:
         return False
     return True
 

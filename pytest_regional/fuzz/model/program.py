@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from pytest_regional._base.errors import RegionalError
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.source import function_of, make_inputs, source_of
 from pytest_regional.fuzz.settings import ProgramSetting
@@ -22,10 +21,6 @@ if TYPE_CHECKING:
     import torch
 
 Parameter: TypeAlias = "bool | int | float | str | tuple[Parameter, ...] | None"
-
-
-class ProgramError(RegionalError, ValueError):
-    """A program that cannot be: it reads what is not there, or eager execution refuses it."""
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,7 @@ def check_annotations_in_key(example: ExampleRun) -> None:
     own = bool(caches[0])
     with contextlib.nullcontext() if own else config.forced_autograd_cache():
         if not own:  # PyTorch's cache keeps whole results only now
-            example.regional.reset(keep_code=True)
+            example.regional._reset(keep_code=True)
             raise_failure(example, example.run(example.program, calls=1), "annotations_in_key")
         example.regional.restart()
         run = example.run(changed, calls=1)

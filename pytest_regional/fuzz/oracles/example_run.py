@@ -116,6 +116,7 @@ class Oracle:
         fails_in_capture: whether a defect of AOTAutograd violates it on each backend, which is then not to blame;
             ``compiles`` and ``parity`` tell so in another way.
         after_parity: whether it compares further calls with eager, and says nothing new where the first one differs.
+        scripted: whether a short script of one or two calls can show a violation.
     """
 
     name: str
@@ -127,6 +128,7 @@ class Oracle:
     place: int = 0
     fails_in_capture: bool = False
     after_parity: bool = False
+    scripted: bool = False
 
 
 class NoClaim(RegionalError):
@@ -319,7 +321,7 @@ class ExampleRun:
 
     def start_over(self) -> None:
         """Forget what was compiled before."""
-        self.regional.reset(keep_code=True)
+        self.regional._reset(keep_code=True)
 
     @cached_property
     def cold(self) -> Run:

@@ -463,5 +463,6 @@ ORACLES = (
         place=180,
         fails_in_capture=True,
         after_parity=True,
+        scripted=True,
     ),
 )

@@ -227,7 +227,7 @@ def check_refused(example: ExampleRun) -> None:
         eager = example.execute(example.program.function, inputs)
     if eager.exception is None:
         raise NoClaim("eager runs the program")
-    example.regional.reset(keep_code=True)
+    example.regional._reset(keep_code=True)
     compiled = example.execute(example.compile(example.program), inputs)
     report = compare_exceptions(eager, compiled)
     if not report.ok:
@@ -262,6 +262,7 @@ ORACLES = (
         check_compiles,
         modes=MODES,
         place=0,
+        scripted=True,
     ),
     Oracle(
         "parity",
@@ -269,6 +270,7 @@ ORACLES = (
         check_parity,
         modes=MODES,
         place=10,
+        scripted=True,
     ),
     Oracle(
         "configs",

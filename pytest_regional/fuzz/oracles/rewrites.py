@@ -258,5 +258,6 @@ ORACLES = (
         place=170,
         fails_in_capture=True,
         after_parity=True,
+        scripted=True,
     ),
 )

@@ -1,4 +1,4 @@
-"""A failure that recompiling reproduces; experiments, each with one thing changed; what a search with them found."""
+"""The terms of a search: a change, an experiment under it, what fails there (its signature), and the culprit found."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
-from pytest_regional._base.errors import RegionalError
+from pytest_regional._base.errors import OutOfTimeError
 from pytest_regional._base.processes import cpu_seconds
 from pytest_regional._base.text import first_line
 from pytest_regional.backends.spec import BackendSpec
@@ -30,39 +30,25 @@ Outcome = Literal["fixed", "the same", "another failure"]
 
 @dataclass(frozen=True)
 class Change:
-    """What one experiment does otherwise.
+    """What one experiment does otherwise."""
 
-    Attributes:
-        sentence: what is changed, as a clause: "without rewrite pad_mm at mm_1"; empty for nothing.
-        within: makes a context around the compile and the calls.
-        backend: a Dynamo backend that compiles in place of the one under test.
-        instead: another backend in place of the one under test, with all that its specification has.
-        eager_regions: regions that lose their annotation.
-        passes_left_out: the user's graph passes that do not run, by their place in the list.
-        compiles: whether anything is compiled; else the program is called as it is.
-        generates_code: whether the backend generates code; not where what it was handed runs eagerly.
-    """
-
-    sentence: str = ""
+    sentence: str = ""  # what is changed, as a clause: "without rewrite pad_mm at mm_1"; empty for nothing
+    #: makes a context around the compile and the calls
     within: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
-    backend: Callable[..., Any] | None = None
+    backend: Callable[..., Any] | None = None  # a Dynamo backend that compiles in place of the one under test
+    #: another backend in place of the one under test, with all that its specification has
     instead: BackendSpec | None = field(default=None, hash=False)
-    eager_regions: frozenset[str] = frozenset()
-    passes_left_out: frozenset[int] = frozenset()
-    compiles: bool = True
-    generates_code: bool = True
+    eager_regions: frozenset[str] = frozenset()  # regions that lose their annotation
+    passes_left_out: frozenset[int] = frozenset()  # the user's graph passes that do not run, by their place in the list
+    compiles: bool = True  # whether anything is compiled; else the program is called as it is
+    generates_code: bool = True  # whether the backend generates code; not where what it was handed runs eagerly
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One experiment that was made.
+    """One experiment that was made: what was changed, what became of the failure, and what failed instead.
 
-    Attributes:
-        sentence: what was changed.
-        outcome: what became of the failure.
-        seconds: wall clock.
-        signature: what failed.
-        generated_code: whether the backend generated code, which is what an experiment costs.
+    ``generated_code`` says whether the backend generated code, which is what an experiment costs.
     """
 
     sentence: str
@@ -76,29 +62,23 @@ class Experiment:
         """Whether a compiler raised what failed: no comparison, and no assertion of the check's."""
         return is_exception(self.signature) and not any(part.startswith(ASSERTED) for part in self.signature)
 
+    def as_data(self) -> dict[str, Any]:
+        """Return what a JSON file holds of it."""
+        data = {"changed": self.sentence, "outcome": self.outcome, "seconds": round(self.seconds, 2)}
+        return {**data, "compiled": self.generated_code}
+
 
 _USUAL_SECONDS = 60.0
 
 
-class OutOfTimeError(RegionalError):
-    """The experiments took as long as they may, or there were as many as may be."""
-
-
 @dataclass
 class Experiments:
-    """Makes experiments with one failure, within limits, and keeps what they showed.
+    """Makes experiments with one failure, within limits, and keeps what they showed."""
 
-    Attributes:
-        reproduce: compiles and calls the program under a change; returns what fails.
-        usual: what fails without a change.
-        most: how many experiments may be made; more where there is more time.
-        seconds: of CPU time that they may take together: it is the same on a machine that does other work.
-        made: those that were made, in order.
-    """
-
-    reproduce: Callable[[Change], Signature]
-    usual: Signature
-    most: int = 60
+    reproduce: Callable[[Change], Signature]  # compiles and calls the program under a change; returns what fails
+    usual: Signature  # what fails without a change
+    most: int = 60  # how many experiments may be made; more where there is more time
+    #: of CPU time that they may take together: it is the same on a machine that does other work
     seconds: float = _USUAL_SECONDS
     made: list[Experiment] = field(default_factory=list)
 
@@ -222,23 +202,14 @@ BlameDepth = Literal["off", "region", "deep"]
 
 @dataclass(frozen=True)
 class FollowUp:
-    """How far a failure is followed up, as ``--regional-blame`` says it: ``"region"``, ``"deep"``, ``"deep:300"``.
+    """How far a failure is followed up, as ``--regional-blame`` says it: ``"region"``, ``"deep"``, ``"deep:300"``."""
 
-    Attributes:
-        depth: how far.
-        seconds: of CPU time that one search may take, this process and the compilers that it started.
-    """
-
-    depth: BlameDepth = "region"
-    seconds: float = 60.0
+    depth: BlameDepth = "region"  # how far
+    seconds: float = 60.0  # of CPU time that one search may take, this process and the compilers that it started
 
     @classmethod
     def of(cls, text: str) -> FollowUp:
-        """Return what a text says.
-
-        Raises:
-            ValueError: it says no depth; the message names those that there are.
-        """
+        """Return what a text says."""
         depth, _, seconds = text.partition(":")
         numeral = seconds.isdecimal() and int(seconds) > 0 if ":" in text else True
         if depth not in get_args(BlameDepth) or not numeral or (seconds and depth != "deep"):
@@ -251,33 +222,10 @@ class FollowUp:
         return f"{self.depth}:{self.seconds:g}" if self.depth == "deep" else self.depth
 
 
-Layer = Literal[
-    "nothing",
-    "flaky",
-    "eager",
-    "dynamo",
-    "aot_autograd",
-    "partitioner",
-    "backend",
-    "pass",
-    "region",
-    "partitioning",
-    "extraction",
-    "sharing",
-    "settings",
-    "order",
-    "call",
-    "rewrite",
-    "decomposition",
-    "lowering",
-    "fusion",
-    "layout",
-    "scheduling",
-    "memory",
-    "codegen",
-    "cache",
-    "unknown",
-]
+_OfCapture = Literal["eager", "dynamo", "aot_autograd", "partitioner"]
+_OfBackend = Literal["backend", "region", "partitioning", "extraction", "sharing", "settings", "order", "call", "pass"]
+_OfInductor = Literal["rewrite", "decomposition", "lowering", "fusion", "layout", "scheduling", "memory", "codegen"]
+Layer = Literal["nothing", "flaky", _OfCapture, _OfBackend, _OfInductor, "cache", "unknown"]
 
 Confidence = Literal["confirmed", "necessary", "unknown"]
 """``confirmed``: leaving it out alone fixes the failure, and nothing else that was tried does while it still acts.
@@ -428,26 +376,11 @@ class Culprit:
             "difference": self.difference,
             "without_inductor": self.without_inductor,
             "confidence": self.confidence,
-            "also": [
-                {
-                    "layer": one.layer,
-                    "steps": [f"{step.kind} {step.what}" for step in one.steps],
-                    "setting": one.setting,
-                }
-                for one in self.also
-            ],
+            "also": [{name: one.as_data()[name] for name in ("layer", "steps", "setting")} for one in self.also],
             "first_wrong": self.first_wrong,
             "ended_early": self.ended_early,
             "others": [other.as_data() for other in self.others],
-            "experiments": [
-                {
-                    "changed": one.sentence,
-                    "outcome": one.outcome,
-                    "seconds": round(one.seconds, 2),
-                    "compiled": one.generated_code,
-                }
-                for one in self.experiments
-            ],
+            "experiments": [one.as_data() for one in self.experiments],
             "not_tried": list(self.not_tried),
         }
 

@@ -85,16 +85,7 @@ class Divergence:
 
 
 def first_divergence(check: ParityCheck, against: str | BackendSpec | None = None) -> Divergence:
-    """Return the first value of a program that differs, compiled by the backend under test.
-
-    Args:
-        check: how it is compared: the program, its inputs, backward and level.
-        against: from what: eager by default, else a backend.
-
-    Raises:
-        NoGraphError: Dynamo makes none or several graphs of the program.
-        BadProgramError: the program fails in eager.
-    """
+    """Return the first value of a program that differs from eager, or from another backend."""
     regional = check.regional
     with regional.observer.paused():
         check_program(check._execute(check.fn, check.inputs, check.kwargs))
@@ -117,9 +108,6 @@ def first_divergence_of_graphs(check: ParityCheck, before: torch.fx.GraphModule)
     """Return the first value of a graph, ``check.fn``, that differs from that of its name in another version of it.
 
     Both run uncompiled.
-
-    Raises:
-        BadProgramError: the version before fails.
     """
     with check.regional.observer.paused():
         examples: dict[str, torch.Tensor] = {}
@@ -176,37 +164,31 @@ class _Variant:
     places: tuple[str, ...]
 
 
-Shows = Callable[[torch.fx.GraphModule, Sequence[Any], Sequence[str], Mapping[str, torch.Tensor]], _Variant]
-
-
-def _with_values(
-    gm: torch.fx.GraphModule, inputs: Sequence[Any], names: Sequence[str], examples: Mapping[str, torch.Tensor]
-) -> _Variant:
-    """Return a copy of a graph that returns a copy of each named value, and then what it returned."""
+def _with_values(gm: torch.fx.GraphModule, examples: Mapping[str, torch.Tensor]) -> _Variant:
+    """Return a copy of a graph that returns a copy of each value with an example, and then what it returned."""
     made = _copy_of(gm)
     output = made.graph.output_node()
     results = list(output.args[0]) if isinstance(output.args[0], list | tuple) else [output.args[0]]
     nodes = {node.name: node for node in made.graph.nodes}
-    for place, node in enumerate(nodes[name] for name in names):
+    for place, node in enumerate(nodes[name] for name in examples):
         with made.graph.inserting_after(node):
             shown = made.graph.call_method("clone", (node,))
         shown.meta = dict(node.meta)
         results.insert(place, shown)
     output.args = (tuple(results),)
     made.recompile()
-    return _Variant(made, (), tuple(f"output[{place}]" for place in range(len(names))))
+    return _Variant(made, (), tuple(f"output[{place}]" for place in range(len(examples))))
 
 
-def _with_zeros(
-    gm: torch.fx.GraphModule, inputs: Sequence[Any], names: Sequence[str], examples: Mapping[str, torch.Tensor]
-) -> _Variant:
-    """Return a copy of a graph that adds a zero, an input of its own, to each named value."""
+def _with_zeros(gm: torch.fx.GraphModule, examples: Mapping[str, torch.Tensor]) -> _Variant:
+    """Return a copy of a graph that adds a zero, an input of its own, to each value with an example."""
     made = _copy_of(gm)
     nodes = {node.name: node for node in made.graph.nodes}
     first = next(node for node in made.graph.nodes if node.op != "placeholder")
+    inputs = len(gm.graph.find_nodes(op="placeholder"))
     zeros = []
-    for name in names:
-        node, example = nodes[name], examples[name]
+    for name, example in examples.items():
+        node = nodes[name]
         zeros.append(torch.zeros(example.shape, dtype=example.dtype, device=example.device, requires_grad=True))
         with made.graph.inserting_before(first):
             zero = made.graph.placeholder(f"zero_of_{name}")
@@ -216,8 +198,7 @@ def _with_zeros(
         added.meta = dict(node.meta)
         node.replace_all_uses_with(added, delete_user_cb=lambda user, added=added: user is not added)
     made.recompile()
-    places = tuple(f"grad of input {len(inputs) + place}" for place in range(len(names)))
-    return _Variant(made, tuple(zeros), places)
+    return _Variant(made, tuple(zeros), tuple(f"grad of input {inputs + place}" for place in range(len(zeros))))
 
 
 def _copy_of(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -246,15 +227,16 @@ class _Values:
 
     def first_of_both(self) -> Divergence:
         """Return the first value that differs, or else the first gradient."""
-        forward = self.first(_with_values)
-        return forward if forward.operator or self._check.backward is False else self.first(_with_zeros)
+        forward = self.first(backward=False)
+        return forward if forward.operator or self._check.backward is False else self.first(backward=True)
 
-    def first(self, shows: Shows) -> Divergence:
-        names = self._names(shows)
+    def first(self, *, backward: bool) -> Divergence:
+        names = list(self._nodes)  # in the order in which they are computed
+        if backward:
+            names = [name for name in names if self._examples[name].requires_grad][::-1]
         if not names:
             return self._none()
-        wrong, report = self._wrong(shows, names)
-        backward = shows is _with_zeros
+        wrong, report = self._wrong(names, backward)
         if wrong:
             first = min(wrong, key=names.index)
             return self._divergence(first, wrong, names[: names.index(first)], (), backward)
@@ -268,7 +250,7 @@ class _Values:
         right: list[str] = []
         while low < high:
             middle = (low + high) // 2
-            wrong, report = self._wrong(shows, [names[middle]])
+            wrong, report = self._wrong([names[middle]], backward)
             if wrong:
                 high, found = middle, wrong
             else:
@@ -278,19 +260,15 @@ class _Values:
             return self._none()
         return self._divergence(names[high], found, right, hidden, backward)
 
-    def _names(self, shows: Shows) -> list[str]:
-        """Return what is compared, in the order in which it is computed."""
-        names = list(self._nodes)
-        return names if shows is _with_values else [name for name in names if self._examples[name].requires_grad][::-1]
-
     def _none(self) -> Divergence:
         return Divergence(against=self._yardstick.words)
 
-    def _wrong(self, shows: Shows, names: Sequence[str]) -> tuple[dict[str, Mismatch], ParityReport]:
+    def _wrong(self, names: Sequence[str], backward: bool) -> tuple[dict[str, Mismatch], ParityReport]:
         """Return what is wrong of some values, and the report."""
-        in_order = [name for name in self._nodes if name in names]
-        variant = shows(self._gm, self._inputs, in_order, self._examples)
-        before = self._yardstick.before and shows(self._yardstick.before, self._inputs, in_order, self._examples).gm
+        in_order = {name: self._examples[name] for name in self._nodes if name in names}
+        shows = _with_zeros if backward else _with_values
+        variant = shows(self._gm, in_order)
+        before = self._yardstick.before and shows(self._yardstick.before, in_order).gm
         inputs = (*self._inputs, *variant.more_inputs)
         report = _GraphParity(self._check, variant.gm, inputs, replace(self._yardstick, before=before)).compared_once()
         found = {one.where: one for one in report.mismatches if one.kind in _OF_VALUES}

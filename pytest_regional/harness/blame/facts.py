@@ -26,31 +26,22 @@ from pytest_regional.harness.record import GraphRecord
 
 @dataclass
 class CompileFacts(CompileListener):
-    """What was seen of all compiles of one run of a check.
+    """What was seen of all compiles of one run of a check."""
 
-    Attributes:
-        events: runs of passes and lookups in caches, by the name of the counter, in order.
-        counts: how often the other counters moved.
-        cache_answered: whether a cache did, of whole graphs or of regions, whosever it is.
-        graphs: the graphs that AOTAutograd made, and the regions of each.
-        eager: for each of them that shows it, the operators that stay eager.
-        calls: for each of them that shows it, the regions whose code it calls, in order.
-        handed_over: the graphs that Inductor got on their own, in order.
-        settings: Inductor's settings at each of those compiles.
-        launches: of each code generation, the operators behind each kernel, in order.
-        ingredients: of each call of the backend, what the code depends on.
-    """
-
-    events: tuple[str, ...] = ()
-    counts: Counter[str] = field(default_factory=Counter)
-    cache_answered: bool = False
-    graphs: tuple[GraphRecord, ...] = ()
+    events: tuple[str, ...] = ()  # runs of passes and lookups in caches, by the name of the counter, in order
+    counts: Counter[str] = field(default_factory=Counter)  # how often the other counters moved
+    cache_answered: bool = False  # whether a cache did, of whole graphs or of regions, whosever it is
+    graphs: tuple[GraphRecord, ...] = ()  # the graphs that AOTAutograd made
+    #: for each of them that shows it, the operators that stay eager
     eager: list[Counter[str]] = field(default_factory=list)
+    #: for each of them that shows it, the regions whose code it calls, in order
     calls: list[list[str]] = field(default_factory=list)
+    #: the graphs that Inductor got on their own, in order
     handed_over: list[tuple[str, ...]] = field(default_factory=list)
-    settings: list[dict[str, Any]] = field(default_factory=list)
+    settings: list[dict[str, Any]] = field(default_factory=list)  # Inductor's settings at each of those compiles
+    #: of each code generation, the operators behind each kernel, in order
     launches: list[tuple[tuple[str, ...], ...]] = field(default_factory=list)
-    ingredients: list[KeyTexts] = field(default_factory=list)
+    ingredients: list[KeyTexts] = field(default_factory=list)  # of each call of the backend, what the code depends on
 
     def note(self, events: Iterable[str], graphs: tuple[GraphRecord, ...], supports: Callable[[str], object]) -> None:
         """Note what is known at the end: steps of counters only of what the backend under test claims to do."""
@@ -104,12 +95,7 @@ def _lines(graph: Any) -> Iterator[str]:
 
 
 class Difference(NamedTuple):
-    """The first stage at which two backends did something else.
-
-    Attributes:
-        layer: the stage.
-        sentence: what was done, and what the other backend did.
-    """
+    """The first stage at which two backends did something else: what was done, and what the other backend did."""
 
     layer: Layer
     sentence: str
@@ -120,12 +106,8 @@ def first_difference(
 ) -> Difference | None:
     """Return the first difference, in the order in which a backend works; ``None`` where there is none.
 
-    Args:
-        ours: of the backend under test.
-        theirs: of one that is right.
-        of_compile: whether the check may be about the compile itself. Values are no other for another count, unless a
-            cache answered.
-        of_counters: whether it fails for a counter: then also what should have come next is a difference.
+    With ``of_compile`` the check may be about the compile itself: values are no other for another count, unless a cache
+    answered. With ``of_counters`` it fails for a counter: then also what should have come next is a difference.
     """
     of_compile = of_compile or "cache_hits" in ours.events
     found = next(_differences(ours, theirs, of_compile=of_compile), None)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from pytest_regional._base.errors import OutOfTimeError
 from pytest_regional._torch.vetoes import KINDS, Application, Setting, vetoing
 from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness.blame.culprit import (
@@ -26,7 +27,6 @@ from pytest_regional.harness.blame.culprit import (
     Culprit,
     Experiments,
     Layer,
-    OutOfTimeError,
     few_that_fix,
 )
 from pytest_regional.harness.blame.facts import CompileFacts, Difference, first_difference
@@ -70,33 +70,24 @@ _SEVERAL = {tuple(_GRAPH_CHANGES): "pass or rewrite", KINDS: "step that can be l
 
 @dataclass(frozen=True)
 class Suspects:
-    """What may be to blame.
+    """What may be to blame."""
 
-    Attributes:
-        applied: the steps of the compile that failed.
-        captures: Dynamo backends that only capture: ``"dynamo"``, ``"aot_autograd"``, and ``"other_partitioner"`` for
-            AOTAutograd with the partitioner that the backend does not use; those that are not there are not tried.
-        passes: names of the user's graph passes, in order.
-        alternatives: Dynamo backends that do one thing otherwise than the one under test, by what is then so.
-        partitioners: the one under test with each of its partitioners, by what is then so.
-        regions: names of the program's regions; empty where the backend has none.
-        settings: what takes something out of scheduling or code generation.
-        not_tried: what this torch lacks.
-        interpreting: makes a context in which graphs of regions are interpreted, and Inductor compiles none.
-        peers: other backends that compile regions, by name.
-        seen: what was seen of the compiles of each experiment, by its sentence.
-    """
-
-    applied: Sequence[Application] = ()
+    applied: Sequence[Application] = ()  # the steps of the compile that failed
+    #: Dynamo backends that only capture: ``"dynamo"``, ``"aot_autograd"``, and ``"other_partitioner"`` for AOTAutograd
+    #: with the partitioner that the backend does not use; those that are not there are not tried
     captures: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    passes: Sequence[str] = ()
+    passes: Sequence[str] = ()  # names of the user's graph passes, in order
+    #: Dynamo backends that do one thing otherwise than the one under test, by what is then so
     alternatives: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    #: the one under test with each of its partitioners, by what is then so
     partitioners: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    regions: Sequence[str] = ()
-    settings: Sequence[Setting] = ()
+    regions: Sequence[str] = ()  # names of the program's regions; empty where the backend has none
+    settings: Sequence[Setting] = ()  # what takes something out of scheduling or code generation
     not_tried: tuple[str, ...] = ()
+    #: makes a context in which graphs of regions are interpreted, and Inductor compiles none
     interpreting: Callable[[], contextlib.AbstractContextManager[Any]] | None = None
-    peers: Mapping[str, BackendSpec] = field(default_factory=dict)
+    peers: Mapping[str, BackendSpec] = field(default_factory=dict)  # other backends that compile regions, by name
+    #: what was seen of the compiles of each experiment, by its sentence
     seen: Mapping[str, CompileFacts] = field(default_factory=dict)
 
 
@@ -209,13 +200,8 @@ class _Search:
         acted = {step for step in self._seen if step.acted}
         if not steps or not all(step in acted or not step.acted for step in found.steps):
             return ()
-        return self._of_families(_CODE[row], steps, self._narrowed(_families(steps), self._without_families))
-
-    def _of_families(
-        self, layer: Layer, steps: Iterable[Application], sets: Sequence[Sequence[tuple[str, str]]]
-    ) -> tuple[Culprit, ...]:
-        chosen = [tuple(step for step in steps if step.family in families) for families in sets]
-        return tuple(Culprit(layer, one) for one in chosen)
+        sets = self._narrowed(_families(steps), self._without_families)
+        return tuple(Culprit(_CODE[row], _steps_of(families, steps)) for families in sets)
 
     def _captured(self) -> Culprit | None:
         """Return a culprit where no code of the backend has to run for the failure."""
@@ -352,10 +338,8 @@ class _Search:
         interpreting = self._suspects.interpreting
         if interpreting is None or not self._suspects.regions:
             return None
-        interpreted = Change(
-            "graphs of regions interpreted, not compiled by Inductor", interpreting, generates_code=False
-        )
-        if not self._experiments.fails(self._on_regions(interpreted)):
+        said = "graphs of regions interpreted, not compiled by Inductor"
+        if not self._experiments.fails(self._on_regions(Change(said, interpreting, generates_code=False))):
             return None
         return self._alternatives() or self._whole_regions(without_inductor=True)
 
@@ -464,7 +448,7 @@ class _Search:
         first, *others = self._narrowed(families, self._without_families, enough)
         # A pass that runs in several stages is one family, also where only one of the stages was left out so far.
         known = dict.fromkeys([*steps, *self._suspects.applied])
-        chosen = tuple(step for step in known if step.family in first)
+        chosen = _steps_of(first, known)
         change = self._without_families(first)
         if len(chosen) <= _MANY:
             remains = self._experiments.signature_under(change)
@@ -476,7 +460,7 @@ class _Search:
 
             chosen = few_that_fix(chosen, fixes, self._experiments.left)
             change = self._without(chosen)
-        also = self._of_families(layer, known, others)
+        also = tuple(Culprit(layer, _steps_of(families, known)) for families in others)
         self.known = replace(self.known, steps=chosen, also=also)
         return self._confirmed(self.known, change, alone=len(first) == 1 and not also)
 
@@ -534,10 +518,9 @@ class _Search:
 
     def _lowerings(self) -> tuple[str, ...]:
         """Return the operators without whose lowering the failure is gone, where they are few."""
-        steps = [step for step in self._suspects.applied if step.kind == "lowering"]
-        families = _families(steps)
+        families = _families(step for step in self._suspects.applied if step.kind == "lowering")
         try:
-            if not steps or not self._experiments.fixes(self._without_kinds(("lowering",))):
+            if not families or not self._experiments.fixes(self._without_kinds(("lowering",))):
                 return ()
             found = self._few(families, self._without_families, most=8)
         except OutOfTimeError:
@@ -623,6 +606,10 @@ _LOOKS: Sequence[Callable[[_Search], Culprit | None]] = (
 
 def _families(steps: Iterable[Application]) -> list[tuple[str, str]]:
     return list(dict.fromkeys(step.family for step in steps))
+
+
+def _steps_of(families: Sequence[tuple[str, str]], steps: Iterable[Application]) -> tuple[Application, ...]:
+    return tuple(step for step in steps if step.family in families)
 
 
 @contextlib.contextmanager

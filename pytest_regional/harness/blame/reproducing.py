@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,17 +29,10 @@ if TYPE_CHECKING:
 
 
 def culprit_of(regional: Regional, check: Callable[[], object], *, seconds: float | None = None) -> Culprit:
-    """Return where it comes from what a check raises.
+    """Return where it comes from what a check raises, which compiles with the harness; called inside of its context.
 
-    Args:
-        regional: the harness, inside of its context. Its counters and records are afterwards as they were.
-        check: compiles with it, and raises where something is wrong. It is called again and again, each time with
-            fresh caches.
-        seconds: of CPU time that it may take, by default ``regional.blame_seconds``; the last call may take longer.
-
-    Raises:
-        BadProgramError: the program fails in eager.
-        AnnotationError: it has a wrong annotation.
+    It is called again and again, each time with fresh caches. Counters and records are afterwards as they were. All
+    calls may take ``seconds`` of CPU time, by default ``regional.blame_seconds``; the last call may take longer.
     """
     searches = regional.folder / "blame"
     searches.mkdir(parents=True, exist_ok=True)
@@ -58,12 +51,14 @@ def culprit_of(regional: Regional, check: Callable[[], object], *, seconds: floa
             isolation.random_state_kept(),  # the same draws for all
             regional.observer.from_zero(facts),
             regional._changed(change),
-            _goldens_kept(regional),
         ):
-            settings = isolation.Snapshot.take()
+            settings, goldens = isolation.Snapshot.take(), regional.goldens
+            # No experiment decides which goldens the test is to write.
+            regional.goldens = dataclasses.replace(goldens, used={}) if goldens else None
             try:
                 signature = failure_of(check)
             finally:
+                regional.goldens = goldens
                 settings.restore()
             events = [event.counter for event in regional.observer.log.since()]
             facts.note(events, regional.observer.graph_records(), spec.supports)
@@ -95,17 +90,6 @@ def culprit_of(regional: Regional, check: Callable[[], object], *, seconds: floa
         return search(Experiments(reproduce, usual, seconds=seconds), suspects)
     finally:
         regional.restart()
-
-
-@contextlib.contextmanager
-def _goldens_kept(regional: Regional) -> Iterator[None]:
-    """Have no experiment decide which goldens the test is to write."""
-    kept = regional.goldens
-    regional.goldens = dataclasses.replace(kept, used={}) if kept else None
-    try:
-        yield
-    finally:
-        regional.goldens = kept
 
 
 def failure_of(check: Callable[[], object]) -> Signature:

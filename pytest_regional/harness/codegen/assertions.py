@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pytest_regional._base.text import plural
 from pytest_regional.harness.codegen.events import (
     CodeAssertionError,
     CodeEvent,
     CodeLookupError,
-    Copy,
     Events,
     ExternCall,
     KernelLaunch,
@@ -21,10 +21,13 @@ from pytest_regional.harness.codegen.events import (
     is_ordered,
     rows,
 )
-from pytest_regional.harness.codegen.kernels import CodePlace, Source, only_moves, packet_name, places_of
+from pytest_regional.harness.codegen.kernels import CodePlace, only_moves, packet_name, places_of
 from pytest_regional.harness.codegen.memory import freed_at, peak_of
 from pytest_regional.harness.counters import Bound, bounds_of
 from pytest_regional.harness.ops import OpError, OpLike, OpPattern, operator_spellings
+
+if TYPE_CHECKING:
+    from pytest_regional.harness.record import GeneratedSource
 
 GRAPHS = ("forward", "backward", "inference", "unknown")
 Position = tuple[int, int]
@@ -33,19 +36,15 @@ Position = tuple[int, int]
 
 @dataclass(frozen=True)
 class View:
-    """The code of one graph.
+    """The code of one graph."""
 
-    Attributes:
-        graph: ``"forward"``, ``"backward"``, ``"inference"`` or ``"unknown"``.
-        pieces: the events of each source.
-        titles: the heading of each source.
-        sources: the code itself.
-    """
+    graph: str  # ``"forward"``, ``"backward"``, ``"inference"`` or ``"unknown"``
+    sources: tuple[GeneratedSource, ...]  # the code itself
 
-    graph: str
-    pieces: tuple[Events, ...]
-    titles: tuple[str, ...]
-    sources: tuple[Source, ...] = ()
+    @functools.cached_property
+    def pieces(self) -> tuple[Events, ...]:
+        """The events of each source."""
+        return tuple(source.events for source in self.sources)
 
     def __getitem__(self, place: Position) -> CodeEvent:
         return self.pieces[place[0]][place[1]]
@@ -76,7 +75,9 @@ class View:
         wanted = {piece for piece, _ in marked} or set(range(len(self.pieces)))
         lines = []
         for n in sorted(wanted):
-            lines += [self.titles[n], *rows(self.pieces[n], {position for piece, position in marked if piece == n})]
+            regions = ", ".join(self.sources[n].regions) or "none"
+            lines.append(f"{self.graph} graph, source {n + 1}, regions: {regions}")
+            lines += rows(self.pieces[n], {position for piece, position in marked if piece == n})
         return "\n".join(lines)
 
     def lines(self, places: Iterable[Position]) -> str:
@@ -144,12 +145,7 @@ def _likely_reason(pattern: OpPattern, events: Sequence[CodeEvent]) -> str:
 
 
 def views_holding(views: Sequence[View], patterns: Sequence[OpPattern]) -> list[View]:
-    """Return the views in which all ``patterns`` have a match.
-
-    Raises:
-        CodeLookupError: the operators of a launch are unknown, or no single view has them all.
-        OpError: a pattern matches nothing.
-    """
+    """Return the views in which all ``patterns`` have a match."""
     require_known(views)
     holding = [view for view in views if all(map(view.places, patterns))]
     if holding:
@@ -168,7 +164,7 @@ class CodeAssertions:
     the code. A pattern without a match, unreadable code and launches of unknown origin are errors, never a pass.
     """
 
-    sources: tuple[Any, ...]
+    sources: tuple[GeneratedSource, ...]
 
     def _views(self, graph: str | None, region: str | None) -> list[View]:
         """Return one view per graph with code, restricted to ``graph`` and ``region`` if given."""
@@ -188,14 +184,8 @@ class CodeAssertions:
                 f"there is no generated code {wanted} that launches anything; there are: {there}. Equal regions share "
                 f"the code of the first."
             )
-        views = []
-        for kind in dict.fromkeys(source.graph for source in chosen):
-            mine = tuple(source for source in chosen if source.graph == kind)
-            titles = [
-                f"{kind} graph, source {n}, regions: {', '.join(s.regions) or 'none'}" for n, s in enumerate(mine, 1)
-            ]
-            views.append(View(kind, tuple(source.events for source in mine), tuple(titles), mine))
-        return views
+        kinds = dict.fromkeys(source.graph for source in chosen)
+        return [View(kind, tuple(source for source in chosen if source.graph == kind)) for kind in kinds]
 
     @property
     def events(self) -> Events:
@@ -419,7 +409,7 @@ def _check_freed(view: View, written: Position, buffer: str, used: Position, sec
 
 def _only_copies(event: CodeEvent) -> bool:
     """Say whether ``event`` copies, or is a kernel with a buffer (or all) made by copying only."""
-    if isinstance(event, Copy) or not isinstance(event, KernelLaunch):
-        return isinstance(event, Copy)
+    if not isinstance(event, KernelLaunch):
+        return event.kind == "copy"
     made = [ops for name, ops in event.ops_of if name in event.writes] or [event.ops or ()]
     return any(all(only_moves(op.name) for op in ops) for ops in made)

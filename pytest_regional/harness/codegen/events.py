@@ -5,24 +5,18 @@ from __future__ import annotations
 import contextlib
 import io
 import tokenize
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from pytest_regional._base.errors import RegionalError
-
-NODES, OPERATORS = "Source Nodes: [", "], Original ATen: ["
 
 
 @dataclass(frozen=True)
 class Comment:
-    """A comment naming the operators behind one launch or call.
+    """A comment naming the nodes and operators (without overloads) behind one launch or call.
 
-    Attributes:
-        line: its line, from 1.
-        sorted: whether its names are in graph order; False if they come from several graphs.
-        nodes: names of the nodes that contributed.
-        operators: their operators, such as ``"aten.mm"``, without overloads.
+    They are in graph order if it is ``sorted``; otherwise they come from several graphs.
     """
 
     line: int
@@ -33,28 +27,21 @@ class Comment:
 
 def comments_between(lines: list[str], first: int, last: int) -> dict[int, str]:
     """Return the comments of lines ``first`` to ``last`` (from 1, both included) by line, without the ``#``."""
-    chunk = lines[first - 1 : last]
-    if any("'''" in line or '"""' in line or line.endswith("\\") for line in chunk):
-        return {first + row: text for row, text in _comments("\n".join(chunk))}
-    # No string or statement spans lines here: the few lines that may hold a comment are enough.
-    candidates = [(number, line) for number, line in enumerate(chunk, first) if "#" in line]
-    return {number: text for number, line in candidates for _, text in _comments(line.strip())}
-
-
-def _comments(text: str) -> Iterator[tuple[int, str]]:
-    """Yield row, from 0, and text of each comment; an open bracket at the end is no error."""
-    with contextlib.suppress(tokenize.TokenError):
-        for token in tokenize.generate_tokens(io.StringIO(text + "\n").readline):
+    found: dict[int, str] = {}
+    text = "\n".join([*lines[first - 1 : last], ""])
+    with contextlib.suppress(tokenize.TokenError):  # an open bracket at the end
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.COMMENT:
-                yield token.start[0] - 1, token.string.lstrip("# ")
+                found[first - 1 + token.start[0]] = token.string.lstrip("# ")
+    return found
 
 
 def origin_comments(comments: dict[int, str]) -> list[Comment]:
     """Return those comments that name operators, in order."""
     found = []
     for line, text in sorted(comments.items()):
-        kind, nodes, rest = text.partition(NODES)
-        names, _, operators = rest.partition(OPERATORS)
+        kind, nodes, rest = text.partition("Source Nodes: [")
+        names, _, operators = rest.partition("], Original ATen: [")
         if nodes:
             in_order = kind.startswith("Topologically")
             found.append(Comment(line, in_order, _comment_items(names), _comment_items(operators.rpartition("]")[0])))
@@ -67,15 +54,10 @@ def _comment_items(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Op:
-    """One operator that a kernel computes.
+    """One operator that a kernel computes."""
 
-    Attributes:
-        name: ``"aten.add.Tensor"``, or ``"aten.add"`` if the overload is unknown.
-        inside: the operator that was decomposed into this one, such as ``"aten.silu"``, or None.
-    """
-
-    name: str
-    inside: str | None = None
+    name: str  # ``"aten.add.Tensor"``, or ``"aten.add"`` if the overload is unknown
+    inside: str | None = None  # the operator that was decomposed into this one, such as ``"aten.silu"``, or None
 
     def __str__(self) -> str:
         return f"{self.inside}>{self.name}" if self.inside else self.name
@@ -83,153 +65,68 @@ class Op:
 
 @dataclass(frozen=True)
 class NestingLevel:
-    """One nesting level of an event.
+    """One nesting level of an event."""
 
-    Attributes:
-        kind: ``"if"``, ``"while"`` or ``"call"`` (of a subgraph's or partition's function).
-        line: the first line of the level, which differs for two calls of one function.
-        label: the condition, or the name of the function.
-        arm: which arm of an ``if``, from 0.
-    """
-
-    kind: str
-    line: int
-    label: str
-    arm: int = 0
+    kind: str  # ``"if"``, ``"while"`` or ``"call"`` (of a subgraph's or partition's function)
+    line: int  # the first line of the level, which differs for two calls of one function
+    label: str  # the condition, or the name of the function
+    arm: int = 0  # which arm of an ``if``, from 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class CodeEvent:
-    """One statement of the wrapper, in execution order.
+    """One statement of the wrapper, in execution order."""
 
-    Attributes:
-        line: the line of the wrapper, from 1.
-        text: that line, stripped.
-        reads: names of buffers and inputs read, if known.
-        writes: names of buffers and inputs written, if known.
-        ops: the operators computed; None when unknown.
-        path: the branches, loops and functions around it, outermost first.
-        stream: number of the user's GPU stream that it runs on; empty for the stream that is current at the call.
-    """
-
-    kind: ClassVar[str] = "other"
-    line: int
-    text: str
-    reads: tuple[str, ...] = ()
-    writes: tuple[str, ...] = ()
-    ops: tuple[Op, ...] | None = ()
-    path: tuple[NestingLevel, ...] = ()
+    #: ``"alias"`` (the name in ``writes`` refers to the values of ``reads``: a view, an element, an argument list),
+    #: ``"reuse"`` (the memory of ``reads`` becomes the buffer in ``writes``), ``"free"`` (the names in ``reads`` are
+    #: deleted), ``"assert"`` (a check of sizes, strides, alignment, or of the program's own assertion), ``"return"`` (a
+    #: function returns ``reads``, and all its other names are deleted), ``"other"``, or a kind of a subclass
+    kind: str = "other"
+    line: int  # the line of the wrapper, from 1
+    text: str  # that line, stripped
+    reads: tuple[str, ...] = ()  # names of buffers and inputs read, if known
+    writes: tuple[str, ...] = ()  # names of buffers and inputs written, if known
+    ops: tuple[Op, ...] | None = ()  # the operators computed; None when unknown
+    path: tuple[NestingLevel, ...] = ()  # the branches, loops and functions around it, outermost first
+    #: number of the user's GPU stream that it runs on; empty for the stream that is current at the call
     stream: str = ""
+    freed: bool = False  # of a reuse, whether the old name is deleted
 
 
 @dataclass(frozen=True, kw_only=True)
 class Allocate(CodeEvent):
     """Memory for the buffer in ``writes``; sizes, strides and dtype as the wrapper spells them."""
 
-    kind: ClassVar[str] = "allocate"
+    kind: str = "allocate"
     size: tuple[str, ...] = ()
     stride: tuple[str, ...] = ()
     dtype: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reuse(CodeEvent):
-    """The memory of ``reads`` becomes the buffer in ``writes``; ``freed`` if the old name is deleted."""
-
-    kind: ClassVar[str] = "reuse"
-    freed: bool = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class Alias(CodeEvent):
-    """The name in ``writes`` refers to the values of ``reads``: a view, an element, an argument list."""
-
-    kind: ClassVar[str] = "alias"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Free(CodeEvent):
-    """The names in ``reads`` are deleted."""
-
-    kind: ClassVar[str] = "free"
-
-
-@dataclass(frozen=True, kw_only=True)
 class KernelLaunch(CodeEvent):
-    """A launch of generated C++ or Triton code.
+    """A launch of generated C++ or Triton code."""
 
-    Attributes:
-        kernel: its name in the wrapper.
-        ops_of: for each buffer written, the operators that made it, if Inductor recorded them.
-        loop: the number of this loop in a C++ function, from 1; each is a separate event, on the same line.
-        loops: how many loops the function has, if Inductor recorded them.
-        comment: Inductor's comment on the origin of the launch.
-    """
-
-    kind: ClassVar[str] = "kernel"
-    kernel: str = ""
+    kind: str = "kernel"
+    kernel: str = ""  # its name in the wrapper
+    #: for each buffer written, the operators that made it, if Inductor recorded them
     ops_of: tuple[tuple[str, tuple[Op, ...]], ...] = ()
-    loop: int = 1
-    loops: int = 1
-    comment: Comment | None = None
+    loop: int = 1  # the number of this loop in a C++ function, from 1; each is a separate event, on the same line
+    loops: int = 1  # how many loops the function has, if Inductor recorded them
+    comment: Comment | None = None  # Inductor's comment on the origin of the launch
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExternCall(CodeEvent):
-    """A call of an operator without generated code; ``function`` as the wrapper calls it."""
+    """A call of an operator without generated code."""
 
-    kind: ClassVar[str] = "extern"
-    function: str = ""
-    comment: Comment | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class CollectiveStart(ExternCall):
-    """The start of a collective."""
-
-    kind: ClassVar[str] = "collective"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wait(ExternCall):
-    """The wait for a collective."""
-
-    kind: ClassVar[str] = "wait"
-
-
-@dataclass(frozen=True, kw_only=True)
-class StreamSync(ExternCall):
-    """Synchronization of GPU streams: an event is recorded or waited for, or all work is.
-
-    Attributes:
-        action: the operator of namespace ``streams``, such as ``"record_event"``.
-        arguments: numbers of the event and streams.
-    """
-
-    kind: ClassVar[str] = "sync"
-    action: str = ""
-    arguments: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Copy(ExternCall):
-    """A call that only copies, such as ``copy_`` and ``clone``."""
-
-    kind: ClassVar[str] = "copy"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Assert(CodeEvent):
-    """A check of sizes, strides, alignment, or of the program's own assertion."""
-
-    kind: ClassVar[str] = "assert"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Return(CodeEvent):
-    """The end of a function: it returns ``reads``, and all its other names are deleted."""
-
-    kind: ClassVar[str] = "return"
+    #: ``"extern"``, ``"copy"`` (it only copies), ``"collective"`` (it starts one), ``"wait"`` (for one), or ``"sync"``
+    #: (an event of GPU streams is recorded or waited for, or all work is)
+    kind: str = "extern"
+    function: str = ""  # as the wrapper calls it
+    comment: Comment | None = None  # Inductor's comment on the origin of the call
+    action: str = ""  # of a synchronization, the operator of namespace ``streams``, such as ``"record_event"``
+    arguments: tuple[str, ...] = ()  # of a synchronization, numbers of the event and streams
 
 
 class Events(tuple[CodeEvent, ...]):
@@ -247,20 +144,14 @@ class Events(tuple[CodeEvent, ...]):
 
 @dataclass(frozen=True)
 class LaunchOrigin:
-    """What Inductor recorded for one kernel launch.
+    """What Inductor recorded for one kernel launch."""
 
-    Attributes:
-        kernel: name of the kernel in the wrapper.
-        ops: operators that the kernel computes, without those of extern calls.
-        ops_of: the same for each buffer that the kernel makes.
-        loops: the buffers of each loop of a C++ function, in order; empty for a kernel in one piece.
-        parts: the buffers of each part that was scheduled for this kernel, alone or combined with others.
-    """
-
-    kernel: str
-    ops: tuple[Op, ...]
-    ops_of: tuple[tuple[str, tuple[Op, ...]], ...] = field(default=())
+    kernel: str  # name of the kernel in the wrapper
+    ops: tuple[Op, ...]  # operators that the kernel computes, without those of extern calls
+    ops_of: tuple[tuple[str, tuple[Op, ...]], ...] = field(default=())  # the same for each buffer that the kernel makes
+    #: the buffers of each loop of a C++ function, in order; empty for a kernel in one piece
     loops: tuple[tuple[str, ...], ...] = ()
+    #: the buffers of each part that was scheduled for this kernel, alone or combined with others
     parts: tuple[tuple[str, ...], ...] = ()
 
 
@@ -320,7 +211,6 @@ DEFAULT = ""
 
 # Functions that return a user's stream by number in a wrapper (torch 2.13, and 2.15).
 STREAM_GETTERS = ("get_external_object_by_index", "_get_stream_by_index")
-SYNCHRONIZATIONS = "streams."
 
 
 def is_ordered(events: Sequence[CodeEvent], first: int, second: int) -> bool:
@@ -329,7 +219,7 @@ def is_ordered(events: Sequence[CodeEvent], first: int, second: int) -> bool:
     #: The streams on which all following work runs after the launch, and the events that are recorded after it.
     behind, marks = {events[first].stream}, set[str]()
     for sync in events[first + 1 : second]:
-        if not isinstance(sync, StreamSync):
+        if not isinstance(sync, ExternCall) or sync.kind != "sync":
             continue
         one, other = (*sync.arguments, "", "")[:2]
         # A number without a ``with`` is the stream around the wrapper.

@@ -6,20 +6,15 @@ import ast
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pytest_regional._torch.operators import schema_of
-from pytest_regional.harness.codegen.events import (
-    Alias,
-    CodeEvent,
-    Events,
-    ExternCall,
-    KernelLaunch,
-    Return,
-    UnreadableCodeError,
-)
+from pytest_regional.harness.codegen.events import CodeEvent, ExternCall, KernelLaunch, UnreadableCodeError
+
+if TYPE_CHECKING:
+    from pytest_regional.harness.record import GeneratedSource
 
 # Inductor's names for library routines that are not operators of that name.
 EXTERN_KERNELS = {
@@ -46,17 +41,6 @@ def dotted(node: ast.expr) -> str | None:
         parts.append(node.attr)
         node = node.value
     return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else None
-
-
-def module_aliases(module: ast.Module) -> dict[str, str]:
-    """Return the meaning of the module's short names, such as ``torch.ops.aten`` for ``aten``."""
-    aliases: dict[str, str] = {}
-    for statement in module.body:
-        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            path = dotted(statement.value)
-            if path and "." in path:
-                aliases[statement.targets[0].id] = path
-    return aliases
 
 
 def operator_called(path: str) -> str | None:
@@ -88,11 +72,6 @@ def is_collective(operator: str) -> bool:
     return operator.partition(".")[0] in COLLECTIVES
 
 
-def is_wait(operator: str) -> bool:
-    """Say whether ``operator`` waits for a collective."""
-    return is_collective(operator) and operator.split(".")[1] == "wait_tensor"
-
-
 def mentioned(*nodes: ast.AST) -> tuple[str, ...]:
     """Return the variables that ``nodes`` mention, once each, in order; names of functions and modules are left out."""
     found: dict[str, None] = {}
@@ -101,28 +80,9 @@ def mentioned(*nodes: ast.AST) -> tuple[str, ...]:
         node = pending.pop()
         if isinstance(node, ast.Name) and node.id not in MODULES:
             found[node.id] = None
-        pending += reversed(_parts(node))
+        called = node.func if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None
+        pending += reversed([child for child in ast.iter_child_nodes(node) if child is not called])
     return tuple(found)
-
-
-def _parts(node: ast.AST) -> list[ast.AST]:
-    """Return the children of ``node`` without the name of a called function; the frequent kinds go first."""
-    if isinstance(node, (ast.Constant, ast.Name)):
-        return []
-    if isinstance(node, (ast.Tuple, ast.List)):
-        return [*node.elts]
-    if isinstance(node, ast.Attribute):
-        return [node.value]
-    if isinstance(node, ast.Call):
-        function = [] if isinstance(node.func, ast.Name) else [node.func]
-        return [*function, *node.args, *(keyword.value for keyword in node.keywords)]
-    return list(ast.iter_child_nodes(node))
-
-
-def targets_of(node: ast.Assign) -> tuple[str, ...]:
-    """Return the variables that an assignment binds; ``buf1[0] = x`` binds ``buf1``."""
-    found = [part.id for target in node.targets for part in ast.walk(target) if isinstance(part, ast.Name)]
-    return tuple(dict.fromkeys(found))
 
 
 def spelled(node: ast.expr) -> str:
@@ -264,41 +224,15 @@ class Parameter:
 
 @dataclass(frozen=True)
 class KernelDefinition:
-    """A kernel that the wrapper compiles before its first call.
+    """A kernel that the wrapper compiles before its first call."""
 
-    Attributes:
-        name: the wrapper's name for it.
-        language: the method of ``async_compile`` that compiles it, such as ``"cpp_pybinding"`` or ``"triton"``.
-        parameters: in order, if they could be read.
-        function: name of the function inside, which differs from ``name`` for a kernel that the user wrote.
-        source: the text that is compiled: a Python module for Triton.
-        attribute: its name in that module.
-        line: where the wrapper defines it, from 1.
-    """
-
-    name: str
-    language: str
+    name: str  # the wrapper's name for it
+    language: str  # the method of ``async_compile`` that compiles it, such as ``"cpp_pybinding"`` or ``"triton"``
     parameters: tuple[Parameter, ...]
-    function: str
-    source: str = field(default="", repr=False)
-    attribute: str = ""
-    line: int = 0
-
-    @property
-    def is_users(self) -> bool:
-        """Say whether the user wrote this kernel, in Triton."""
-        return self.language == "triton" and not self.function.startswith("triton_")
-
-
-def kernels_of(module: ast.Module) -> dict[str, KernelDefinition]:
-    """Return the kernels that ``module`` defines with ``async_compile``, by name."""
-    found = {}
-    for statement in module.body:
-        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            definition = _definition(statement.targets[0].id, statement.value)
-            if definition:
-                found[definition.name] = replace(definition, line=statement.lineno)
-    return found
+    function: str  # name of the function inside, which differs from ``name`` for a kernel that the user wrote
+    source: str = field(default="", repr=False)  # the text that is compiled: a Python module for Triton
+    attribute: str = ""  # its name in that module
+    line: int = 0  # where the wrapper defines it, from 1
 
 
 def _definition(name: str, value: ast.expr) -> KernelDefinition | None:
@@ -378,19 +312,12 @@ def _mutated(function: ast.FunctionDef) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Wrapper:
-    """A parsed wrapper.
-
-    Attributes:
-        lines: its text by line.
-        functions: ``call`` and the functions of subgraphs and partitions, by name.
-        kernels: the kernels it compiles, by name.
-        aliases: its module-level short names.
-    """
+    """A parsed wrapper."""
 
     lines: list[str]
-    functions: dict[str, ast.FunctionDef]
-    kernels: dict[str, KernelDefinition]
-    aliases: dict[str, str]
+    functions: dict[str, ast.FunctionDef]  # ``call`` and the functions of subgraphs and partitions, by name
+    kernels: dict[str, KernelDefinition]  # those that it defines with ``async_compile``, by name
+    aliases: dict[str, str]  # the meaning of its short names, such as ``torch.ops.aten`` for ``aten``
 
     @staticmethod
     def of(text: str) -> Wrapper:
@@ -407,7 +334,15 @@ class Wrapper:
             if isinstance(part, ast.ClassDef):
                 functions |= {inner.name: inner for inner in part.body if isinstance(inner, ast.FunctionDef)}
         if "call" in functions:
-            return Wrapper(text.split("\n"), functions, kernels_of(module), module_aliases(module))
+            kernels, aliases = {}, {}
+            for part in module.body:
+                if isinstance(part, ast.Assign) and isinstance(part.targets[0], ast.Name):
+                    name, path = part.targets[0].id, dotted(part.value)
+                    if definition := _definition(name, part.value):
+                        kernels[name] = replace(definition, line=part.lineno)
+                    elif path and "." in path:
+                        aliases[name] = path
+            return Wrapper(text.split("\n"), functions, kernels, aliases)
         assigned = [target for part in ast.walk(module) if isinstance(part, ast.Assign) for target in part.targets]
         if any(isinstance(target, ast.Name) and target.id == "cpp_wrapper_src" for target in assigned):
             raise UnreadableCodeError(
@@ -423,42 +358,16 @@ class Wrapper:
 MOST = 8
 
 
-class Source(Protocol):
-    """The part of :class:`~pytest_regional.harness.record.GeneratedSource` that is used here."""
-
-    @property
-    def graph(self) -> str:
-        """Its graph."""
-
-    @property
-    def regions(self) -> tuple[str, ...]:
-        """Names of its regions."""
-
-    @property
-    def text(self) -> str:
-        """The code."""
-
-    @property
-    def events(self) -> Events:
-        """What it does."""
-
-
 @dataclass(frozen=True)
 class CodePlace:
-    """A line of generated code.
+    """A line of generated code, from 1, and what is on it, for a person."""
 
-    Attributes:
-        source: the code.
-        line: from 1.
-        what: what is on that line, for a person.
-    """
-
-    source: Source
+    source: GeneratedSource
     line: int
     what: str
 
 
-def places_of(source: Source, events: Iterable[CodeEvent]) -> list[CodePlace]:
+def places_of(source: GeneratedSource, events: Iterable[CodeEvent]) -> list[CodePlace]:
     """Return the lines of ``events``, each followed by the kernel that it launches, each line once."""
     kernels = Wrapper.of(source.text).kernels
     places: dict[int, CodePlace] = {}
@@ -474,17 +383,18 @@ def places_of(source: Source, events: Iterable[CodeEvent]) -> list[CodePlace]:
 
 
 def places_of_results(
-    sources: Sequence[Source], *, backward: bool, regions: Collection[str], wrong: Collection[int], outputs: int
+    sources: Sequence[GeneratedSource],
+    *,
+    backward: bool,
+    regions: Collection[str],
+    wrong: Collection[int],
+    outputs: int,
 ) -> tuple[CodePlace, ...]:
-    """Return the launches and calls that make what the code returns.
+    """Return the launches and calls that make what the code of a program returns, or ``backward``, its gradients.
 
-    Args:
-        sources: the code of one program.
-        backward: whether gradients are wrong, and no output.
-        regions: those to blame; empty if none is known.
-        wrong: numbers of the wrong ones among the tensors that the program returns. Looked at where the code returns
-            these and nothing else; a forward graph also returns what its backward needs.
-        outputs: how many tensors the program returns.
+    If it is known which ``regions`` are to blame, only those count. ``wrong`` are numbers of the wrong ones among the
+    ``outputs`` tensors that the program returns. They are looked at where the code returns these and nothing else; a
+    forward graph also returns what its backward needs.
     """
     kinds = ("backward",) if backward else ("forward", "inference")
     mine = [source for source in sources if source.graph in kinds] or list(sources)
@@ -493,7 +403,7 @@ def places_of_results(
     for source in mine:
         try:
             events = source.events
-            returned = [name for event in events if isinstance(event, Return) for name in event.reads]
+            returned = [name for event in events if event.kind == "return" for name in event.reads]
             if len(mine) == 1 and source.graph == "inference" and len(returned) == outputs:
                 returned = [returned[number] for number in sorted(wrong)] or returned
             found += places_of(source, _makers(events, returned))
@@ -511,6 +421,6 @@ def _makers(events: Sequence[CodeEvent], names: Iterable[str]) -> list[CodeEvent
             if name in event.writes and isinstance(event, KernelLaunch | ExternCall):
                 makers[id(event)] = event
                 break
-            if name in event.writes and isinstance(event, Alias) and event.reads:
+            if name in event.writes and event.kind == "alias" and event.reads:
                 name = event.reads[0]
     return sorted(makers.values(), key=lambda event: event.line)

@@ -14,20 +14,11 @@ from typing import Any
 
 import torch
 
-from pytest_regional.harness.codegen.events import (
-    Alias,
-    Allocate,
-    CodeEvent,
-    ExternCall,
-    Free,
-    NestingLevel,
-    Return,
-    Reuse,
-    UnknownSizeError,
-)
+from pytest_regional.harness.codegen.events import Allocate, CodeEvent, ExternCall, NestingLevel, UnknownSizeError
 
 Sizes = Mapping[str, int]
 """A test's values for symbols, and bytes for buffers."""
+
 
 _ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: arithmetic.add,
@@ -114,9 +105,6 @@ def peak_of(events: Sequence[CodeEvent], hints: Sizes) -> Peak:
     """Return the peak of the memory that the code itself allocates; inputs belong to the caller.
 
     For a branch, the arm that needs more counts. A loop is walked once.
-
-    Raises:
-        UnknownSizeError: a buffer's size cannot be computed; the message says which, and what to pass in ``hints``.
     """
     walk = _Walk(hints)
     peak, _ = walk.run(list(enumerate(events)), _State(), 0)
@@ -162,15 +150,15 @@ class _Walk:
             for name in event.writes:
                 state.forget(name)
                 state.held[name] = (self._storage(name, lambda: bytes_of(event, self.hints)),)
-        elif isinstance(event, (Alias, Reuse)):
+        elif event.kind in ("alias", "reuse"):
             storages = tuple(storage for name in event.reads for storage in state.of(name))
-            for name in event.reads if isinstance(event, Reuse) and event.freed else ():
+            for name in event.reads if event.freed else ():
                 state.forget(name)
             for name in event.writes:
                 state.forget(name)
                 if storages:
                     state.held[name] = storages
-        elif isinstance(event, Free):
+        elif event.kind == "free":
             for name in event.reads:
                 state.forget(name)
         elif isinstance(event, ExternCall):
@@ -178,7 +166,7 @@ class _Walk:
                 # It allocates itself; ``out=`` and in-place results have memory already.
                 if name not in state.held and event.text.startswith(f"{name} = "):
                     state.held[name] = (self._storage(name, functools.partial(self.hints.__getitem__, name)),)
-        elif isinstance(event, Return):
+        elif event.kind == "return":
             # The other names of the function that returns are gone; the caller's have another prefix.
             function = next((step.label for step in reversed(event.path) if step.kind == "call"), None)
             for name in list(state.held):
@@ -218,7 +206,7 @@ def freed_at(events: Sequence[CodeEvent], made: int, buffer: str) -> int | None:
     walk, state, wanted = _Walk(defaultdict(int)), _State(), set[Storage]()
     for position, event in enumerate(events):
         held = {storage for name in event.reads for storage in state.of(name)}
-        if isinstance(event, Reuse) and held & wanted:
+        if event.kind == "reuse" and held & wanted:
             return position
         walk.execute(event, state)
         if position == made:

@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -15,26 +15,16 @@ from pytest_regional._torch.operators import is_op_overload
 from pytest_regional.harness.codegen.events import (
     DEFAULT,
     STREAM_GETTERS,
-    SYNCHRONIZATIONS,
-    Alias,
     Allocate,
-    Assert,
     CodeEvent,
-    CollectiveStart,
     Comment,
-    Copy,
     Events,
     ExternCall,
-    Free,
     KernelLaunch,
     LaunchOrigin,
     NestingLevel,
     Op,
-    Return,
-    Reuse,
-    StreamSync,
     UnreadableCodeError,
-    Wait,
     comments_between,
     origin_comments,
 )
@@ -45,14 +35,12 @@ from pytest_regional.harness.codegen.kernels import (
     dotted,
     elements_of,
     is_collective,
-    is_wait,
     mentioned,
     mutated_positions,
     operator_called,
     packet_name,
     reduction_finished,
     spelled,
-    targets_of,
 )
 
 Origins = tuple[LaunchOrigin, ...]
@@ -121,12 +109,8 @@ def _op(node: Any) -> Op:
 
 @lru_cache(maxsize=256)
 def events_of(text: str, origins: Origins | None) -> Events:
-    """Return the events of wrapper ``text``, with the operators of each launch if known.
-
-    Raises:
-        UnreadableCodeError: ``text`` is not a Python wrapper.
-    """
-    events = list(_FunctionReader(Wrapper.of(text), "call", ()).events())
+    """Return the events of wrapper ``text``, with the operators of each launch if known."""
+    events = list(_FunctionReader(Wrapper.of(text), "call", ()).block())
     return Events(_with_origins(events, origins) if origins is not None else _guarded(events))
 
 
@@ -209,21 +193,10 @@ def _guarded(events: list[CodeEvent]) -> list[CodeEvent]:
 
 
 # Calls that affect neither the contents of a buffer nor its lifetime.
-BOOKKEEPING = frozenset(
-    [
-        "get_raw_stream",
-        "current_stream",
-        "clear",
-        "size",
-        "stride",
-        "numel",
-        "storage_offset",
-        "set_device",
-        "synchronize",
-        "wait",
-        "max",
-    ]
-)
+BOOKKEEPING = frozenset([
+    "get_raw_stream", "current_stream", "clear", "size", "stride", "numel", "storage_offset", "set_device",
+    "synchronize", "wait", "max",
+])  # fmt: skip
 
 
 class _FunctionReader:
@@ -247,13 +220,11 @@ class _FunctionReader:
         self.pending: list[Comment] = list(reversed(origin_comments(self.comments)))
         self.returned: tuple[str, ...] = ()
 
-    def events(self) -> Iterator[CodeEvent]:
-        """Yield the events of the whole function."""
-        yield from self._block(self.function.body)
-
     # Statements
 
-    def _block(self, statements: list[ast.stmt]) -> Iterator[CodeEvent]:
+    def block(self, block: list[ast.stmt] | None = None) -> Iterator[CodeEvent]:
+        """Yield the events of some statements, by default of the whole function."""
+        statements = self.function.body if block is None else block
         taken: ast.stmt | None = None
         for statement, following in zip(statements, [*statements[1:], None], strict=False):
             if statement is taken:
@@ -262,57 +233,60 @@ class _FunctionReader:
             if reuses and isinstance(statement, ast.Assign) and not operator_called(self._path(statement.value) or ""):
                 freed = isinstance(following, ast.Delete) and following.lineno == statement.lineno
                 taken = following if freed else None
-                old, new = mentioned(statement.value), targets_of(statement)
-                yield self._event(Reuse, statement, reads=old, writes=new, freed=freed)
-            elif type(statement) in READERS:
-                yield from READERS[type(statement)](self, statement)
-            elif not isinstance(statement, (ast.Pass, ast.Import, ast.ImportFrom, ast.Global)):
+                old, new = mentioned(statement.value), elements_of(statement.targets[0])
+                yield self._event(CodeEvent, statement, kind="reuse", reads=old, writes=new, freed=freed)
+            else:
+                yield from self._statement(statement)
+
+    def _statement(self, statement: ast.stmt) -> Iterator[CodeEvent]:
+        match statement:
+            case ast.Assign():
+                yield from self._assign(statement)
+            case ast.Expr(value=ast.Call() as call):
+                yield from self._call(statement, call, ())
+            case ast.Delete(targets=targets):
+                yield self._event(CodeEvent, statement, kind="free", reads=tuple(map(spelled, targets)))
+            case ast.Return(value=value):
+                elements = value.elts if isinstance(value, ast.Tuple) else []
+                self.returned = tuple((*mentioned(element), "")[0] for element in elements)
+                yield self._event(CodeEvent, statement, kind="return", reads=tuple(filter(None, self.returned)))
+            case ast.With():
+                yield from self._with(statement)
+            case ast.If(test=test, orelse=[]) if all(isinstance(inner, ast.Raise) for inner in statement.body):
+                yield self._event(CodeEvent, statement, kind="assert", reads=mentioned(test))
+            case ast.If(test=test):
+                for number, block in enumerate((statement.body, statement.orelse)):
+                    yield from self._nested("if", statement, test, block, number)
+            case ast.While(test=head) | ast.For(iter=head):
+                yield from self._nested("while", statement, head, statement.body, 0)
+            case ast.Assert(test=test):
+                yield self._event(CodeEvent, statement, kind="assert", reads=mentioned(test))
+            case ast.Expr() | ast.Pass() | ast.Import() | ast.ImportFrom() | ast.Global():
+                pass
+            case _:
                 yield self._event(CodeEvent, statement, reads=mentioned(statement))
 
-    def _event(self, kind: type[CodeEvent], node: ast.stmt, **fields: Any) -> CodeEvent:
+    def _event(self, cls: type[CodeEvent], node: ast.stmt, **fields: Any) -> CodeEvent:
         text = self.wrapper.lines[node.lineno - 1].strip()
-        return kind(line=node.lineno, text=text, path=self.path, stream=self.stream, **fields)
+        return cls(line=node.lineno, text=text, path=self.path, stream=self.stream, **fields)
 
-    def _delete(self, statement: ast.Delete) -> Iterator[CodeEvent]:
-        yield self._event(Free, statement, reads=tuple(map(spelled, statement.targets)))
-
-    def _return(self, statement: ast.Return) -> Iterator[CodeEvent]:
-        elements = statement.value.elts if isinstance(statement.value, ast.Tuple) else []
-        self.returned = tuple((*mentioned(element), "")[0] for element in elements)
-        yield self._event(Return, statement, reads=tuple(filter(None, self.returned)))
+    def _alias(self, node: ast.stmt, reads: tuple[str, ...], writes: tuple[str, ...]) -> CodeEvent:
+        return self._event(CodeEvent, node, kind="alias", reads=reads, writes=writes)
 
     def _with(self, statement: ast.With) -> Iterator[CodeEvent]:
         outer = self.stream
         entered = [dotted(item.context_expr) or "" for item in statement.items]
         self.stream = next((self.streams[name] for name in entered if name in self.streams), outer)
-        yield from self._block(statement.body)
+        yield from self.block(statement.body)
         self.stream = outer
-
-    def _if(self, statement: ast.If) -> Iterator[CodeEvent]:
-        if all(isinstance(inner, ast.Raise) for inner in statement.body) and not statement.orelse:
-            yield self._event(Assert, statement, reads=mentioned(statement.test))
-            return
-        for number, block in enumerate((statement.body, statement.orelse)):
-            yield from self._nested("if", statement, statement.test, block, number)
-
-    def _loop(self, statement: ast.While | ast.For) -> Iterator[CodeEvent]:
-        head = statement.test if isinstance(statement, ast.While) else statement.iter
-        yield from self._nested("while", statement, head, statement.body, 0)
 
     def _nested(
         self, kind: str, statement: ast.stmt, head: ast.expr, block: list[ast.stmt], arm: int
     ) -> Iterator[CodeEvent]:
         outer = self.path
         self.path = (*outer, NestingLevel(kind, statement.lineno, ast.unparse(head), arm))
-        yield from self._block(block)
+        yield from self.block(block)
         self.path = outer
-
-    def _assert(self, statement: ast.Assert) -> Iterator[CodeEvent]:
-        yield self._event(Assert, statement, reads=mentioned(statement.test))
-
-    def _expression(self, statement: ast.Expr) -> Iterator[CodeEvent]:
-        if isinstance(statement.value, ast.Call):
-            yield from self._call(statement, statement.value, ())
 
     def _assign(self, statement: ast.Assign) -> Iterator[CodeEvent]:
         value, target = statement.value, statement.targets[0]
@@ -323,23 +297,23 @@ class _FunctionReader:
         elif isinstance(value, ast.Call):
             yield from self._call(statement, value, elements_of(target))
         elif isinstance(value, (ast.Name, ast.Subscript)):
-            yield self._event(Alias, statement, reads=(spelled(value),), writes=(spelled(target),))
+            yield self._alias(statement, (spelled(value),), (spelled(target),))
 
     def _parameters(self, statement: ast.Assign) -> Iterator[CodeEvent]:
         """Bind the parameters of a function whose call is being read."""
         bound = elements_of(statement.targets[0])
         for number, name in enumerate(bound if self.argument else ()):
-            yield self._event(Alias, statement, reads=(f"{self.argument}[{number}]",), writes=(name,))
+            yield self._alias(statement, (f"{self.argument}[{number}]",), (name,))
         if self.argument:
             # args.clear() follows: the list is empty from then on.
-            yield self._event(Alias, statement, writes=(self.argument,))
+            yield self._alias(statement, (), (self.argument,))
 
     def _elements(self, statement: ast.Assign, value: ast.List | ast.Tuple) -> Iterator[CodeEvent]:
         target = spelled(statement.targets[0])
         for number, element in enumerate(value.elts):
             reads = mentioned(element) if not isinstance(element, ast.Subscript) else (spelled(element),)
             if reads:
-                yield self._event(Alias, statement, reads=reads[:1], writes=(f"{target}[{number}]",))
+                yield self._alias(statement, reads[:1], (f"{target}[{number}]",))
 
     # Calls
 
@@ -361,11 +335,11 @@ class _FunctionReader:
         elif "empty_strided" in last:
             yield self._allocation(statement, call, targets)
         elif last.startswith("assert_") or "check_inf_and_nan" in last:
-            yield self._event(Assert, statement, reads=mentioned(*call.args[:1]))
+            yield self._event(CodeEvent, statement, kind="assert", reads=mentioned(*call.args[:1]))
         elif self._kernel_called(call):
             yield self._launch(statement, call, self.wrapper.kernels[self._kernel_called(call)], targets)
         elif "reinterpret_tensor" in last or last in ("_alloc_from_pool", "copy_if_misaligned"):
-            yield self._event(Alias, statement, reads=mentioned(*call.args[:1]), writes=targets)
+            yield self._alias(statement, mentioned(*call.args[:1]), targets)
         elif operator_called(path):
             yield self._extern(statement, call, operator_called(path) or "", targets)
         elif finished := reduction_finished(call):
@@ -389,15 +363,16 @@ class _FunctionReader:
         if name not in self.wrapper.functions:
             raise UnreadableCodeError(f"line {statement.lineno} calls {name}, which the generated code does not define")
         inner = _FunctionReader(self.wrapper, name, (*self.path, step), argument, self.stream)
-        yield from inner.events()
+        yield from inner.block()
         whole = isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
         for number, returned in enumerate(inner.returned):
             target = f"{targets[0]}[{number}]" if whole else (*targets, *inner.returned)[number]
             if returned:
-                yield self._event(Alias, statement, reads=(returned,), writes=(target,))
+                yield self._alias(statement, (returned,), (target,))
 
     def _allocation(self, statement: ast.stmt, call: ast.Call, targets: tuple[str, ...]) -> CodeEvent:
-        lists = [_items(argument) for argument in call.args[:2]]
+        given = [argument.elts if isinstance(argument, ast.Tuple | ast.List) else () for argument in call.args[:2]]
+        lists = [tuple(map(ast.unparse, elements)) for elements in given]
         dtypes = [a for a in (dotted(n) for n in [*call.args[2:], *(k.value for k in call.keywords)]) if a]
         size, stride = (*lists, (), ())[:2]
         dtype = next((name for name in dtypes if name.startswith("torch.")), "")
@@ -416,7 +391,7 @@ class _FunctionReader:
         reads = tuple(dict.fromkeys(name for name, parameter in passed if name and parameter.reads))
         writes = dict.fromkeys(name for name, parameter in passed if name and parameter.writes)
         fields = {"reads": reads, "writes": (*writes, *targets), "kernel": kernel.name}
-        if kernel.is_users:
+        if kernel.language == "triton" and not kernel.function.startswith("triton_"):  # the user wrote it
             return self._event(KernelLaunch, statement, ops=(Op(f"triton.{kernel.function}"),), **fields)
         known = comment and comment.sorted and comment.operators
         ops = tuple(map(Op, comment.operators)) if comment and known else None
@@ -426,28 +401,29 @@ class _FunctionReader:
         comment = self._comment(statement)
         out = mentioned(*(keyword.value for keyword in call.keywords if keyword.arg == "out"))
         inputs = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg != "out")]
-        positions = (0,) if is_wait(operator) else mutated_positions(operator)
-        mutated = [call.args[i] for i in positions if i < len(call.args)]
         kind = _extern_kind(operator)
-        details: dict[str, Any] = {}
-        if kind is StreamSync:
-            details = {"action": operator.split(".")[1], "arguments": tuple(map(ast.unparse, call.args))}
+        positions = (0,) if kind == "wait" else mutated_positions(operator)
+        mutated = [call.args[i] for i in positions if i < len(call.args)]
+        is_sync = kind == "sync"
         return self._event(
-            kind,
+            ExternCall,
             statement,
+            kind=kind,
             reads=mentioned(*inputs),
             writes=tuple(dict.fromkeys((*targets, *out, *mentioned(*mutated)))),
             ops=_ops_of(operator),
             function=dotted(call.func) or operator,
             comment=comment,
-            **details,
+            action=operator.split(".")[1] if is_sync else "",
+            arguments=tuple(map(ast.unparse, call.args)) if is_sync else (),
         )
 
     def _method(self, statement: ast.stmt, call: ast.Call, method: str, targets: tuple[str, ...]) -> CodeEvent:
         changed = mentioned(call.func)
         return self._event(
-            Copy if method in ("copy_", "clone") else ExternCall,
+            ExternCall,
             statement,
+            kind="copy" if method in ("copy_", "clone") else "extern",
             reads=mentioned(*call.args) or changed,
             writes=targets or changed,
             ops=(Op(f"aten.{method}"),),
@@ -462,31 +438,12 @@ class _FunctionReader:
         return found
 
 
-READERS: dict[type[ast.stmt], Callable[[_FunctionReader, Any], Iterator[CodeEvent]]] = {
-    ast.Assign: _FunctionReader._assign,
-    ast.Expr: _FunctionReader._expression,
-    ast.Delete: _FunctionReader._delete,
-    ast.Return: _FunctionReader._return,
-    ast.With: _FunctionReader._with,
-    ast.If: _FunctionReader._if,
-    ast.While: _FunctionReader._loop,
-    ast.For: _FunctionReader._loop,
-    ast.Assert: _FunctionReader._assert,
-}
-
-
-def _items(node: ast.expr) -> tuple[str, ...]:
-    return tuple(map(ast.unparse, node.elts)) if isinstance(node, (ast.Tuple, ast.List)) else ()
-
-
-def _extern_kind(operator: str) -> type[ExternCall]:
-    if is_wait(operator):
-        return Wait
-    if operator.startswith(SYNCHRONIZATIONS):
-        return StreamSync
+def _extern_kind(operator: str) -> str:
+    if operator.startswith("streams."):
+        return "sync"
     if is_collective(operator):
-        return CollectiveStart
-    return Copy if packet_name(operator) in COPIES else ExternCall
+        return "wait" if operator.split(".")[1] == "wait_tensor" else "collective"
+    return "copy" if packet_name(operator) in COPIES else "extern"
 
 
 def _ops_of(operator: str) -> tuple[Op, ...]:

@@ -40,17 +40,11 @@ ALIASES = {
 
 @dataclass(frozen=True)
 class DeviceUnderTest:
-    """What a device name stands for on this machine.
+    """What a device name stands for on this machine."""
 
-    Attributes:
-        name: as it was asked for, ``auto`` settled.
-        kind: ``"cpu"``, ``"cuda"`` or ``"cuda-emulated"``.
-        profile: the GPU that is emulated, else ``None``.
-    """
-
-    name: str
-    kind: str
-    profile: str | None = None
+    name: str  # as it was asked for, ``auto`` settled
+    kind: str  # ``"cpu"``, ``"cuda"`` or ``"cuda-emulated"``
+    profile: str | None = None  # the GPU that is emulated, else ``None``
 
     @property
     def is_emulated(self) -> bool:
@@ -79,11 +73,7 @@ def kind_of_device(name: str) -> str:
 
 
 def device_under_test(name: str) -> DeviceUnderTest:
-    """Return the device to test on; ``auto`` is CUDA where it is usable, else the CPU.
-
-    Raises:
-        RegionalValueError: an unknown name, or CUDA where there is none.
-    """
+    """Return the device to test on; ``auto`` is CUDA where it is usable, else the CPU."""
     kind, _, profile = check_device_name(name).partition(":")
     if kind == EMULATED:
         if not PROFILES:
@@ -104,21 +94,13 @@ def device_under_test(name: str) -> DeviceUnderTest:
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """A device, as requirements see it.
+    """A device, as requirements see it."""
 
-    Attributes:
-        name: such as ``NVIDIA H200``.
-        kind: as :attr:`DeviceUnderTest.kind`.
-        compute_capability: ``(major, minor)``, or ``None`` for a CPU.
-        memory: in bytes, what tensors may fill; an emulated GPU keeps its tensors in this machine's memory.
-        devices: how many such devices there are.
-    """
-
-    name: str
-    kind: str
-    compute_capability: tuple[int, int] | None
-    memory: int
-    devices: int = 1
+    name: str  # such as ``NVIDIA H200``
+    kind: str  # as :attr:`DeviceUnderTest.kind`
+    compute_capability: tuple[int, int] | None  # ``(major, minor)``, or ``None`` for a CPU
+    memory: int  # in bytes, what tensors may fill; an emulated GPU keeps its tensors in this machine's memory
+    devices: int = 1  # how many such devices there are
 
     @property
     def is_gpu(self) -> bool:
@@ -181,11 +163,7 @@ class DeviceRequirement:
 
 
 def parse_requirement(text: str) -> DeviceRequirement:
-    """Read one requirement.
-
-    Raises:
-        RegionalValueError: an unknown name, or a value that cannot be compared with that fact.
-    """
+    """Read one requirement."""
     found = re.fullmatch(r"(\w+)(>=|<=|==|>|<)(\S+)", re.sub(r"\s+", "", text))
     quantity, comparison, value = found.groups() if found else (text, "", "")
     compared = next((quantity for quantity in QUANTITIES if text.strip().startswith(quantity)), "")

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-import pytest_regional
+from pytest_regional._base.cache_keys import own_code
 from pytest_regional._base.errors import RegionalError
 from pytest_regional._torch import private_module
 from pytest_regional._torch.triton import code_keys
 from pytest_regional.harness.isolation import isolated
 from pytest_regional.harness.kernel_store.files import KernelFiles, chosen_folder
+from pytest_regional.harness.raised import causes
 
 if TYPE_CHECKING:
     from pytest_regional.harness.devices.device import DeviceUnderTest
@@ -43,11 +44,7 @@ def missing_solver() -> str:
 
 
 def check_refuted(kernels: Sequence[Verified]) -> None:
-    """Raise if a property of a kernel was refuted.
-
-    Raises:
-        KernelRefutedError: naming kernel, property and counterexample.
-    """
+    """Raise if a property of a kernel was refuted."""
     lines = []
     for kernel in kernels:
         sizes = ", ".join(f"{name}={value}" for name, value in kernel.config.items())
@@ -62,12 +59,7 @@ def check_refuted(kernels: Sequence[Verified]) -> None:
 
 
 def check_emulation(device: DeviceUnderTest) -> None:
-    """Make sure that the GPU under test can be emulated, if it is to be; before anything is isolated or watched.
-
-    Raises:
-        EmulationError: this torch and triton cannot be emulated faithfully: the self-test failed.
-        MissingTorchSymbolError: they lack something that emulation needs.
-    """
+    """Make sure that the GPU under test can be emulated, if it is to be; before anything is isolated or watched."""
     if device.profile is None:
         return
     with warnings.catch_warnings():
@@ -91,15 +83,16 @@ def emulating(regional: Regional) -> Iterator[None]:
     from pytest_regional.emulation import emulated
 
     with emulated(profile) as regional.emulation, contextlib.ExitStack() as stack:
-        if regional._verify_seconds is not None:
+        if regional._settings.verify is not None:
             from pytest_regional.verify import verifying
 
-            folder = chosen_folder()
-            store = None if folder is None else KernelFiles(folder)
-            verified = verifying(regional.emulation, regional._verify_seconds, store)
+            store = KernelFiles(folder) if (folder := chosen_folder()) else None
+            verified = verifying(regional.emulation, regional._settings.verify, store)
             regional.verification = stack.enter_context(verified)
         yield
 
+
+_PASSED = b"the self-test of the emulated GPU passed"
 
 SELF_TESTED = "PYTEST_REGIONAL_SELF_TESTED"
 """Environment variable that tells child processes for which GPU, torch and triton the self-test has passed."""
@@ -116,31 +109,22 @@ def _problem_of_self_test(profile: str) -> Exception | None:
         return None
     from pytest_regional.emulation import EmulationError, selftest
 
-    if not is_known(profile):
+    parts = [profile, platform.platform(), platform.python_version(), version("numpy"), *code_keys()]
+    key = hashlib.sha256("\0".join(["self-test", *parts, own_code("emulation")]).encode()).hexdigest()
+    store = KernelFiles(folder) if (folder := chosen_folder()) else None
+    if store is None or store.read(key) != _PASSED:
         try:
             with (
-                tempfile.TemporaryDirectory(prefix="pytest-regional-self-test-") as folder,
-                isolated(Path(folder), seed=1),
+                tempfile.TemporaryDirectory(prefix="pytest-regional-self-test-") as scratch,
+                isolated(Path(scratch), seed=1),
             ):
                 selftest.run_self_test(profile)
         except EmulationError as error:
             return error
-        remember(profile)
+        if store is not None:
+            store.keep(key, _PASSED)
     os.environ[SELF_TESTED] = identity
     return None
-
-
-def causes(error: BaseException) -> Iterator[BaseException]:
-    """Return ``error`` and what it was raised for, as Python and as PyTorch's compilers remember it."""
-    seen: set[int] = set()
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        current = waiting.pop()
-        if current is None or id(current) in seen:
-            continue
-        seen.add(id(current))
-        yield current
-        waiting += [current.__cause__, current.__context__, getattr(current, "inner_exception", None)]
 
 
 def unsupported_reason(regional: Regional, error: BaseException | None) -> str:
@@ -174,29 +158,3 @@ def skipping_unsupported(regional: Regional, skip: Callable[[str], object]) -> I
     reason = unsupported_reason(regional, failure)
     if reason:
         skip(f"{regional.device_under_test.name} cannot run it: {reason}")
-
-
-_PASSED = b"the self-test of the emulated GPU passed"
-
-
-def is_known(profile: str) -> bool:
-    """Tell whether the self-test of ``profile`` has passed on this machine, with all that it tries as it is now."""
-    folder = chosen_folder()
-    return folder is not None and KernelFiles(folder).read(_key(profile)) == _PASSED
-
-
-def remember(profile: str) -> None:
-    """Say so to other processes, if there is a kernel store."""
-    folder = chosen_folder()
-    if folder is not None:
-        KernelFiles(folder).keep(_key(profile), _PASSED)
-
-
-def _key(profile: str) -> str:
-    """Return a digest of the GPU's name, of what generates and runs its code, and of this package's own."""
-    package = Path(pytest_regional.__file__).parent
-    parts = [profile, platform.platform(), platform.python_version(), version("numpy"), *code_keys()]
-    parts += [
-        path.read_text("utf-8") for name in ("_torch", "emulation") for path in sorted((package / name).rglob("*.py"))
-    ]
-    return hashlib.sha256("\0".join(["self-test", *parts]).encode()).hexdigest()

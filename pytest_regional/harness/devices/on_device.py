@@ -75,61 +75,8 @@ class KernelReport:
         return self
 
 
-def assert_kernels_compile(
-    record: CompileRecord | GeneratedCode,
-    arch: Sequence[str] | str | None = None,
-    *,
-    configs: str = "first",
-    timeout: float = 300.0,
-) -> KernelReport:
-    """Compile every Triton kernel of ``record`` for every architecture; no GPU is needed.
-
-    Args:
-        record: what :meth:`Regional.run` returned, or its code.
-        arch: names such as ``"sm_90"`` or, on request only, ``"gfx942"``; by default ``"sm_80"`` and
-            ``"sm_90"``.
-        configs: ``"first"``, or ``"all"`` that Inductor's autotuner would try.
-        timeout: seconds after which the compiler is ended, for each kernel and architecture.
-
-    Raises:
-        KernelCompileError: some do not compile.
-        CodeLookupError: the record holds none.
-        RegionalValueError: a name that is no architecture.
-        EmulationError: the compiling process cannot start.
-    """
-    # The compile check is an optional part.
-    from pytest_regional.emulation.compile_check import (
-        DEFAULT_ARCHITECTURES,
-        CompiledKernel,
-        FailedKernel,
-        compile_kernels,
-    )
-
-    if configs not in CONFIGS:
-        raise ValueError(unknown_name("configs", configs, CONFIGS))
-    architectures = (arch,) if isinstance(arch, str) else tuple(DEFAULT_ARCHITECTURES if arch is None else arch)
-    if not architectures:
-        raise ValueError("arch is empty: name at least one architecture")
-    found = compile_kernels(kernels_of(record), architectures, all_configs=configs == "all", timeout=timeout)
-    failed = [result for result in found if isinstance(result, FailedKernel)]
-    if failed:
-        parts = [f"{len(failed)} of {plural(len(found), 'kernel compilation')} failed"]
-        for one in failed:
-            config = f" ({one.config})" if one.config else ""
-            parts.append(f"{one.kernel} for {one.arch}{config}:")
-            parts += [f"    {line}" for line in one.message.splitlines()]
-            parts += [f"  at: {one.source_line}"] if one.source_line else []
-        raise KernelCompileError("\n".join([*parts, _advice(failed)]))
-    return KernelReport(tuple(result for result in found if isinstance(result, CompiledKernel)))
-
-
 def kernels_of(record: CompileRecord | GeneratedCode) -> tuple[KernelSource, ...]:
-    """Return the Triton kernels in the generated code of ``record``, Inductor's and the user's, once each.
-
-    Raises:
-        CodeLookupError: there is none.
-        UnreadableCodeError: code that is no Python wrapper.
-    """
+    """Return the Triton kernels in the generated code of ``record``, Inductor's and the user's, once each."""
     from pytest_regional.emulation.compile_check import KernelSource
 
     code = record.code if isinstance(record, CompileRecord) else record
@@ -192,42 +139,70 @@ def device_limit(device: DeviceUnderTest, capability: str) -> Support:
 
 
 class OnDevice:
-    """The part of the harness that is about its device.
+    """The part of the harness that is about its device."""
 
-    Attributes:
-        device_under_test: the device by name; of an emulated GPU, its profile.
-        emulation: what emulation has seen so far; ``None`` where nothing is emulated.
-    """
+    device_under_test: DeviceUnderTest  # the device by name; of an emulated GPU, its profile
+    emulation: Emulation | None = None  # what emulation has seen so far; ``None`` where nothing is emulated
 
-    device_under_test: DeviceUnderTest
-    emulation: Emulation | None = None
-
-    @property
-    def device_facts(self) -> DeviceFacts:
-        """Name, compute capability and memory of the device under test; those of its profile where it is emulated."""
-        return facts_of(self.device_under_test)
-
-    def require_device(self, *requirements: str) -> None:
+    def require_device(self, *requirements: str) -> DeviceFacts:
         """Skip the test unless the device has what ``requirements`` say: ``compute_capability>=8.9``, ``fp8``.
+
+        Returns name, compute capability and memory of the device; of an emulated one, those of its profile.
 
         Raises:
             unittest.SkipTest: pytest's skip, too; the reason says what is needed and what there is.
             RegionalValueError: a requirement that is not understood.
         """
-        reason = unmet_requirement(requirements, self.device_facts) if requirements else ""
+        facts = facts_of(self.device_under_test)
+        reason = unmet_requirement(requirements, facts)
         if reason:
             raise unittest.SkipTest(reason)
+        return facts
 
+    @staticmethod
     def assert_kernels_compile(
-        self,
-        record: CompileRecord,
+        record: CompileRecord | GeneratedCode,
         arch: Sequence[str] | str | None = None,
         *,
         configs: str = "first",
         timeout: float = 300.0,
     ) -> KernelReport:
-        """Compile the Triton kernels of ``record``; no GPU is needed; see ``docs/kernel-compile-check.md``.
+        """Compile every Triton kernel of ``record``; no GPU is needed; see ``docs/kernel-compile-check.md``.
 
-        Arguments and errors are those of :func:`pytest_regional.harness.devices.on_device.assert_kernels_compile`.
+        Args:
+            record: what :meth:`Regional.run` returned, or its code.
+            arch: names such as ``"sm_90"`` or, on request only, ``"gfx942"``; by default ``"sm_80"`` and
+                ``"sm_90"``.
+            configs: ``"first"``, or ``"all"`` that Inductor's autotuner would try.
+            timeout: seconds after which the compiler is ended, for each kernel and architecture.
+
+        Raises:
+            KernelCompileError: some do not compile.
+            CodeLookupError: the record holds none.
+            RegionalValueError: a name that is no architecture.
+            EmulationError: the compiling process cannot start.
         """
-        return assert_kernels_compile(record, arch, configs=configs, timeout=timeout)
+        # The compile check is an optional part.
+        from pytest_regional.emulation.compile_check import (
+            DEFAULT_ARCHITECTURES,
+            CompiledKernel,
+            FailedKernel,
+            compile_kernels,
+        )
+
+        if configs not in CONFIGS:
+            raise ValueError(unknown_name("configs", configs, CONFIGS))
+        architectures = (arch,) if isinstance(arch, str) else tuple(DEFAULT_ARCHITECTURES if arch is None else arch)
+        if not architectures:
+            raise ValueError("arch is empty: name at least one architecture")
+        found = compile_kernels(kernels_of(record), architectures, all_configs=configs == "all", timeout=timeout)
+        failed = [result for result in found if isinstance(result, FailedKernel)]
+        if failed:
+            parts = [f"{len(failed)} of {plural(len(found), 'kernel compilation')} failed"]
+            for one in failed:
+                config = f" ({one.config})" if one.config else ""
+                parts.append(f"{one.kernel} for {one.arch}{config}:")
+                parts += [f"    {line}" for line in one.message.splitlines()]
+                parts += [f"  at: {one.source_line}"] if one.source_line else []
+            raise KernelCompileError("\n".join([*parts, _advice(failed)]))
+        return KernelReport(tuple(result for result in found if isinstance(result, CompiledKernel)))

@@ -10,8 +10,8 @@ thing is refused, with the reason, and gets an interpreter.
 * ``server``: the program of the server, of one thread, and what it imports; what a forked process does before its
   module runs.
 
-The standard library's own server (``multiprocessing``, start method ``forkserver``) is one for the whole process, which
-tests use as well: it would have this one's environment and modules there.
+The fork server of ``multiprocessing`` is not used: a process has only one, tests use it too, and it would keep the
+environment and modules of whoever started it.
 """
 
 from __future__ import annotations

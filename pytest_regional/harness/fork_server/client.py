@@ -113,11 +113,7 @@ _LARGEST_SEED = 2**32 - 1
 
 
 class ForkServerError(RegionalError):
-    """No process can be forked, and none was: the message says why."""
-
-
-class ServerEndedError(RegionalError):
-    """The server ended before the process that it had forked; the process was ended, and its exit status is lost."""
+    """No process can be forked, or the server ended before a process that it had forked: the message says which."""
 
 
 class ForkServer:
@@ -327,7 +323,7 @@ class ForkedProcess:
 
         Raises:
             subprocess.TimeoutExpired: it runs for longer than ``timeout`` seconds.
-            ServerEndedError: the server ended first.
+            ForkServerError: the server ended first.
         """
         if self.returncode is None:
             readable, _, _ = select.select([self._told], [], [], timeout)
@@ -338,7 +334,7 @@ class ForkedProcess:
             except (OSError, ValueError):
                 self.kill()
                 self.returncode = -signal.SIGKILL
-                raise ServerEndedError(
+                raise ForkServerError(
                     "the server of new processes ended before the process that it had forked, which was killed"
                 ) from None
             finally:
@@ -350,7 +346,7 @@ class ForkedProcess:
 
         Raises:
             subprocess.TimeoutExpired: that takes more than ``timeout`` seconds; its ``stdout`` is bytes.
-            ServerEndedError: the server ended first.
+            ForkServerError: the server ended first.
         """
         until = None if timeout is None else time.monotonic() + timeout
         while self.output is not None or self.returncode is None:

@@ -1,12 +1,14 @@
-"""``assert_golden``: a record compared with the golden of the test that runs, and sentences about what differs.
+"""``assert_golden``: what a compile did as lines of text, compared with the golden of the test, in sentences.
 
-The operators of a graph are compared as sequences (:class:`difflib.SequenceMatcher`), kernels as sets of operators,
-all else by subject.
+One fact is a line. A line below the name of a fact is ``subject: value``, or stands below a subject on a line without a
+value. Subjects of one text differ, so that two texts can be compared line by line. The operators of a graph are
+compared as sequences (:class:`difflib.SequenceMatcher`), kernels as sets of operators, all else by subject.
 """
 
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 import tempfile
 from collections import Counter
@@ -16,12 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_regional._base.errors import RegionalError, RegionalRuntimeError, RegionalValueError
-from pytest_regional._base.text import plural
+from pytest_regional._base.text import plural, unknown_name
 from pytest_regional._torch import torch_version
 from pytest_regional.harness import isolation
+from pytest_regional.harness.codegen.events import CodeEvent, ExternCall, KernelLaunch, UnknownSizeError
+from pytest_regional.harness.codegen.memory import peak_of
 from pytest_regional.harness.compiling import refuse_no_program
-from pytest_regional.harness.goldens.facts import DEFAULT_FACTS, OUTSIDE, checked, text_of
 from pytest_regional.harness.goldens.file import (
+    FACT_NAMES,
     Entry,
     GoldenFile,
     GoldenKey,
@@ -34,7 +38,169 @@ from pytest_regional.harness.goldens.file import (
 from pytest_regional.harness.record import CompileRecord
 
 if TYPE_CHECKING:
+    from pytest_regional.harness.observe.trace import CompileTrace, GraphTrace
+    from pytest_regional.harness.record import GeneratedSource
     from pytest_regional.harness.regional import Regional
+
+
+#: Counters that do not depend on what caches hold.
+_COUNTERS = (
+    "graphs",
+    "regions",
+    "region_compiles",
+    "pre_grad_calls",
+    "region_pre_grad_calls",
+    "recompiles",
+    "fallbacks",
+)
+
+OUTSIDE = "outside"
+"""Where an operator is that is in no region."""
+
+
+def text_of(record: CompileRecord, names: Iterable[str]) -> Text:
+    """Return the facts of ``record`` as text; ``names`` are as :func:`checked` returns them."""
+    if record.trace is None or not record.trace.graphs or not record.graphs:
+        raise RegionalValueError(
+            "nothing was compiled in this run, so there is nothing to compare with a golden: the program was compiled "
+            "before, or a cache answered. Give assert_golden the program, which it compiles with empty caches"
+        )
+    return tuple(line for name in names for line in (name, *_indented(FACTS[name](record, record.trace))))
+
+
+def checked(facts: Iterable[str]) -> tuple[str, ...]:
+    """Return the names in the order of :data:`FACTS`, once each."""
+    chosen = [facts] if isinstance(facts, str) else list(facts)
+    for name in chosen:
+        if name not in FACTS:
+            raise RegionalValueError(unknown_name("fact", name, FACTS))
+    if not chosen:
+        raise RegionalValueError(f"facts= is empty: a golden needs at least one of {', '.join(FACTS)}")
+    return tuple(name for name in FACTS if name in chosen)
+
+
+def _indented(lines: Iterable[str]) -> Iterator[str]:
+    return (f"  {line}" for line in lines)
+
+
+def _titles(trace: CompileTrace) -> list[tuple[str, GraphTrace]]:
+    """Return the graphs with what tells them apart: ``forward``, and ``forward 2`` for the second."""
+    return list(zip(_numbered([graph.kind for graph in trace.graphs], " "), trace.graphs, strict=True))
+
+
+def _numbered(titles: Iterable[str], between: str) -> Iterator[str]:
+    seen: Counter[str] = Counter()
+    for title in titles:
+        seen[title] += 1
+        yield title if seen[title] == 1 else f"{title}{between}{seen[title]}"
+
+
+def _regions(record: CompileRecord, trace: CompileTrace) -> Iterator[str]:
+    """Yield how large regions are, and their partitions."""
+    for (title, graph), known in zip(_titles(trace), record.graphs, strict=False):
+        for region in known.regions:
+            calls = [step for step in graph.steps if not isinstance(step, str) and step.region == region.name]
+            configs = [f"{name}={value}" for name, value in sorted(region.configs.items())]
+            owners = Counter(call.shares for call in calls if call.shares)
+            shared = [f"{count} shared with {owner}" for owner, count in owners.items()]
+            said = [plural(len(region.ops), "op"), plural(region.partitions, "partition"), *shared, *configs]
+            yield f"{title}, {region.name}: {', '.join(said)}"
+        outside = sum(op.region is None for op in graph.ops)
+        yield f"{title}, {OUTSIDE}: {plural(outside, 'op')}"
+
+
+def _ops_fact(record: CompileRecord, trace: CompileTrace) -> Iterator[str]:
+    """Yield the operators of each graph in order, with their regions."""
+    for title, graph in _titles(trace):
+        yield title
+        yield from _indented(_repeated(f"{op.region}: {op.name}" if op.region else op.name for op in graph.ops))
+
+
+def _repeated(lines: Iterable[str]) -> Iterator[str]:
+    """Yield ``line x3`` for three equal lines in a row."""
+    for line, same in itertools.groupby(lines):
+        count = len(list(same))
+        yield f"{line} x{count}" if count > 1 else line
+
+
+def _order_fact(record: CompileRecord, trace: CompileTrace) -> Iterator[str]:
+    """Yield what runs before and after each call of a partition, or each stretch of a region."""
+    for title, graph in _titles(trace):
+        steps = [step if isinstance(step, str) else f"[{step.region}]" for step in graph.steps]
+        if not steps:
+            names = (f"[{op.region}]" if op.region else op.name for op in graph.ops)
+            groups = itertools.groupby(names)
+            steps = [one for name, same in groups for one in ([name] if name[0] == "[" else list(same))]
+        borders = [place for place, step in enumerate(steps) if step.startswith("[")]
+        if not borders:
+            continue
+        yield title
+        for place in borders:
+            around = (steps[place - 1] if place else "start", steps[place], *(steps[place + 1 : place + 2] or ["end"]))
+            yield "  " + " > ".join(around)
+
+
+def _fusions_fact(record: CompileRecord, trace: CompileTrace) -> Iterator[str]:
+    """Yield the kernels and calls of each piece of generated code, with the operators behind them."""
+    for title, source in _sources(record):
+        yield title
+        launches = [event for event in source.events if isinstance(event, KernelLaunch | ExternCall)]
+        yield from _indented(_repeated(f"{kernel_name(event)}: {_operators_of(event)}" for event in launches))
+
+
+def _sources(record: CompileRecord) -> Iterator[tuple[str, GeneratedSource]]:
+    titles = (", ".join([source.graph, *source.regions]) for source in record.code)
+    return zip(_numbered(titles, ", "), record.code, strict=True)
+
+
+def kernel_name(event: KernelLaunch | ExternCall) -> str:
+    """Return the name of a kernel without its running number; for what has no kernel, ``call``."""
+    return re.sub(r"_\d+$", "", event.kernel) if isinstance(event, KernelLaunch) else "call"
+
+
+def _operators_of(event: CodeEvent) -> str:
+    if event.ops is None:
+        return "unknown"
+    return ", ".join(sorted({op.inside or op.name for op in event.ops})) or "none"
+
+
+def _passes(record: CompileRecord, trace: CompileTrace) -> Iterator[str]:
+    """Yield counters that moved."""
+    return (f"{name}: {record.counters[name]}" for name in _COUNTERS if record.counters[name])
+
+
+def _key(record: CompileRecord, trace: CompileTrace) -> Iterator[str]:
+    """Yield what the key of a cache has to hold: inputs, modes, settings that are not the default ones."""
+    for call, inputs in enumerate(trace.inputs):
+        where = "input" if len(trace.inputs) == 1 else f"call {call}, input"
+        for number, said in enumerate(inputs):
+            grad = " requires_grad" if said.endswith(" True") else ""
+            yield f"{where} {number}: {said.removesuffix(' True').removesuffix(' False')}{grad}"
+    yield from (f"{name}: {said}" for name, said in trace.modes.items())
+    settings = {name: said for graph in trace.graphs for name, said in graph.settings.items()}
+    # Paths are of one machine or one run.
+    yield from (f"{name}: {said}" for name, said in sorted(settings.items()) if "/" not in said and "\\" not in said)
+
+
+def _memory(record: CompileRecord, trace: CompileTrace) -> Iterator[str]:
+    """Yield the most memory that generated code holds, as a multiple of its inputs and outputs together."""
+    for number, (title, source) in enumerate(_sources(record)):
+        border = trace.bytes_at_border.get(number)
+        try:
+            peak = peak_of(source.events, {}).size
+        except UnknownSizeError:
+            border = None
+        said = f"{peak / border:.2f} times inputs and outputs" if border else "sizes are not known"
+        yield f"{title}: {said}"
+
+
+FACTS: dict[str, Callable[[CompileRecord, CompileTrace], Iterator[str]]] = dict(
+    zip(FACT_NAMES, (_regions, _ops_fact, _order_fact, _fusions_fact, _passes, _memory, _key), strict=True)
+)
+"""The facts by name, in the order of a golden."""
+
+DEFAULT_FACTS = ("regions", "ops", "order", "passes")
+"""Those that do not change with a compiler's decisions below the graph."""
 
 
 #: Sentences that a failure shows; with the lines around them there are at most ten.

@@ -61,23 +61,15 @@ class Entry(NamedTuple):
 
 @dataclass
 class GoldenFile:
-    """The goldens of one test file.
+    """The goldens of one test file."""
 
-    Attributes:
-        comment: what stands above the first test.
-        goldens: by golden, by device class, by version: the text.
-    """
-
-    comment: str = HEADER
+    comment: str = HEADER  # what stands above the first test
+    #: by golden, by device class, by version: the text
     goldens: dict[GoldenKey, dict[str, dict[Version, Entry]]] = field(default_factory=dict)
 
     @staticmethod
     def read(path: Path) -> GoldenFile:
-        """Return what ``path`` holds; nothing where there is no such file.
-
-        Raises:
-            GoldenFileError: it is damaged, or cannot be read.
-        """
+        """Return what ``path`` holds; nothing where there is no such file."""
         if not path.exists():
             return GoldenFile()
         try:
@@ -145,14 +137,24 @@ class _Parser:
         for number, line in enumerate(text.split("\n"), 1):
             if _CONFLICT.match(line):
                 self._wrong(number, line, "a merge conflict: keep one side, then run pytest --regional-update")
+            if not line.strip():
+                continue
             if line.startswith(TEST):
                 self._test, self._entry = line.removeprefix(TEST), None
             elif line.startswith(ENTRY):
                 self._note_header(line, number)
                 entries[number] = line, []
                 self._entry = entries[number][1]
-            elif line.strip():
-                self._take(line, number)
+            elif not self._test and line.startswith("#"):
+                self._file.comment += f"{line}\n"
+            elif self._entry is None:
+                expected = f"expected a line that begins with {TEST!r}, then one that begins with {ENTRY!r}"
+                self._wrong(number, line, expected)
+            elif line in FACT_NAMES or (line.startswith("  ") and self._entry):
+                self._entry.append(line)
+            else:
+                facts = ", ".join(FACT_NAMES)
+                self._wrong(number, line, f"expected the name of a fact ({facts}), or an indented line below one")
         for number, (header, lines) in entries.items():
             if not lines:
                 self._wrong(number, header, "no facts below it: delete the line, and run pytest --regional-update")
@@ -160,20 +162,6 @@ class _Parser:
             known = self._file.goldens.setdefault(key, {}).setdefault(device, {})
             known[version] = Entry(tuple(entries[number][1]), number)
         return self._file
-
-    def _take(self, line: str, number: int) -> None:
-        """Take a line that is no header."""
-        indented = line.startswith("  ")
-        if not self._test and line.startswith("#"):
-            self._file.comment += f"{line}\n"
-        elif self._entry is None:
-            self._wrong(number, line, f"expected a line that begins with {TEST!r}, then one that begins with {ENTRY!r}")
-        elif line in FACT_NAMES or (indented and self._entry):
-            self._entry.append(line)
-        else:
-            self._wrong(
-                number, line, f"expected the name of a fact ({', '.join(FACT_NAMES)}), or an indented line below one"
-            )
 
     def _note_header(self, line: str, number: int) -> None:
         parts = line.removeprefix(ENTRY).split(SEPARATOR)
@@ -195,33 +183,22 @@ class _Parser:
 
 @dataclass(frozen=True)
 class UsedGolden:
-    """A golden that a test compared with, or that it is to write.
-
-    Attributes:
-        key: which one.
-        device: the class of the device.
-        version: of torch.
-        text: what is to be written; ``None`` where goldens are compared with, or the golden is as it should be.
-        state: ``same``, ``changed`` or ``missing``: how it compares with what the file holds.
-    """
+    """A golden that a test compared with, or that it is to write."""
 
     key: GoldenKey
-    device: str
-    version: Version
+    device: str  # the class of the device
+    version: Version  # of torch
+    #: what is to be written; ``None`` where goldens are compared with, or the golden is as it should be
     text: Text | None = None
-    state: str = "same"
+    state: str = "same"  # ``same``, ``changed`` or ``missing``: how it compares with what the file holds
 
 
 @dataclass
 class GoldensOfTest:
-    """The goldens of one test: where they are, and which it used.
+    """The goldens of one test: where they are, and by name, which it compared with or is to write.
 
-    Attributes:
-        path: the file.
-        shown: its path for messages.
-        test: the test without backend and device.
-        update: whether goldens are written and not compared with.
-        used: by name, those that the test compared with or is to write.
+    ``shown`` is the path for messages; ``test`` is without backend and device; with ``update`` goldens are written, not
+    compared with.
     """
 
     path: Path

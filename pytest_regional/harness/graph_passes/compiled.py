@@ -5,16 +5,18 @@ from __future__ import annotations
 import itertools
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch.fx
 
+from pytest_regional._base.text import unknown_name
 from pytest_regional._torch.config import INDUCTOR, config_values
 from pytest_regional._torch.dynamo import original_of
 from pytest_regional._torch.fx_graphs import preserve_node_meta, trace_to_aten
 from pytest_regional.harness.graph_passes.recorder import (
     GRAPH,
+    STAGES,
     GraphAssertionError,
     GraphPassError,
     PassGraphs,
@@ -27,7 +29,6 @@ from pytest_regional.harness.graph_passes.recorder import (
     note,
     require_valid,
     snapshot,
-    stage_named,
 )
 from pytest_regional.harness.graph_passes.result import PassRun
 from pytest_regional.harness.parity.check import ParityCheck
@@ -45,18 +46,7 @@ _NUMBERS = itertools.count()
 
 @dataclass(frozen=True)
 class CompiledProgram:
-    """A program that is compiled and run with passes, each time anew.
-
-    Attributes:
-        regional: the harness.
-        program: a function or module.
-        inputs: its arguments.
-        kwargs: its keyword arguments.
-        backward: how it is backpropagated.
-        options: how to compile, without the passes.
-        passes: the passes.
-        stage: where they stand.
-    """
+    """A program that is compiled and run with passes, each time anew; ``options`` are without the passes."""
 
     regional: Regional
     program: Any
@@ -89,16 +79,12 @@ class CompiledProgram:
         return replace(options, inductor_configs={**options.inductor_configs, setting: inductor_pass(recorder)})
 
     def execute(self, recorder: Recorder) -> None:
-        """Compile and run once with ``recorder`` in its setting, the backward included.
-
-        Raises:
-            Exception: what a pass raised, as it was; or what the compile or the program raised, with a note.
-            GraphAssertionError: no graph came by.
-        """
+        """Compile and run once with ``recorder`` in its setting; what a pass raised is raised as it was."""
         compiled = self.compile(self.options_with(recorder))
         how: dict[str, Any] = {"backward": self.backward, "seed": self.regional.seed, "state_of": self.program}
         run = execute(compiled, self.inputs, kwargs=self.kwargs, **how)
-        recorder.forget_modules()
+        for record in recorder.records:
+            record.live = record.graphs.after  # the compile is over: its own graphs may go
         if recorder.failure is not None:
             raise recorder.failure
         if run.exception is not None:
@@ -138,25 +124,15 @@ class CompiledProgram:
         """Compile with every pass run twice, where its second run has the same surroundings as the first."""
         recorder = self.recorder(twice=True)
         self.execute(recorder)
-        pairs = zip(recorder.graphs, recorder.again, strict=True)
-        return [PassGraphs(*one.place, one.after, again) for one, again in pairs if again is not None]
+        found = ((record.graphs, record.again) for record in recorder.records)
+        return [PassGraphs(*graphs.place, graphs.after, again) for graphs, again in found if again is not None]
 
     def numerics(self, level: str, rtol: float | None, atol: float | None, backward: Any) -> ParityReport:
         """Compare the program compiled with the passes with eager; when it differs, say whether they are to blame."""
         recorder = self.recorder()
-        check = PassParity(
-            self.regional,
-            self.program,
-            self.inputs,
-            self,
-            recorder,
-            backward=self.backward if backward is None else backward,
-            level=level,
-            rtol=rtol,
-            atol=atol,
-            kwargs=self.kwargs,
-        )
-        report = check.run()
+        how: dict[str, Any] = {"level": level, "rtol": rtol, "atol": atol, "kwargs": self.kwargs}
+        how["backward"] = self.backward if backward is None else backward
+        report = PassParity(self.regional, self.program, self.inputs, self, recorder, **how).run()
         self.require_ran(recorder)
         self.regional._parity_reports.append(report)
         return report
@@ -168,14 +144,11 @@ class PassParity(ParityCheck):
 
     tested: CompiledProgram
     recorder: Recorder
-    searchable: ClassVar[bool] = False
+    searchable: ClassVar[bool] = False  # passes would run again
 
     def _compile(self, eager_regions: frozenset[str] = frozenset()) -> Any:
         options = replace(self.tested.options, fallback_random=True)
         return self.tested.compile(self.tested.options_with(self.recorder, options), eager_regions)
-
-    def _other_ways(self) -> Sequence[Any]:
-        return (self._backward_in_autocast,)  # the others compile again, and passes would run again
 
     def _blame(self, first: Any, second: Any) -> str:
         names = self.recorder.names
@@ -192,18 +165,11 @@ def never_compiled(program: Any) -> Callable[..., Any]:
     would otherwise hit the recompile limit.
     """
     if not isinstance(program, types.FunctionType):
-
-        def call(*inputs: Any, **kwargs: Any) -> Any:
-            return program(*inputs, **kwargs)
-
-        return never_compiled(call)
+        return never_compiled(lambda *inputs, **kwargs: program(*inputs, **kwargs))
     code = program.__code__.replace(co_name=f"{program.__code__.co_name}_{next(_NUMBERS)}")
     copied = types.FunctionType(code, program.__globals__, program.__name__, program.__defaults__, program.__closure__)
     copied.__kwdefaults__ = program.__kwdefaults__
     return copied
-
-
-PLACE = Place("graph")
 
 
 def run_on_graph(
@@ -211,35 +177,32 @@ def run_on_graph(
     passes: tuple[PassUnderTest, ...],
     program: Any,
     inputs: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
     *,
-    kwargs: Mapping[str, Any] | None = None,
     dynamic: bool,
     seed: int,
 ) -> PassRun:
     """Run ``passes`` on ``program``: a graph (module), changed as the passes change it, or a function to be traced."""
-    keywords = dict(kwargs or {})
-    if keywords and callable(program) and not isinstance(program, torch.fx.GraphModule):
-        # A traced graph takes its inputs in order; the keyword arguments are its last ones.
-        called, first, names = program, len(inputs), tuple(keywords)
-
-        def by_position(*given: Any) -> Any:
-            return called(*given[:first], **dict(zip(names, given[first:], strict=True)))
-
-        program, inputs, keywords = by_position, (*inputs, *keywords.values()), {}
     if isinstance(program, torch.fx.GraphModule):
         module = program
     elif isinstance(program, torch.fx.Graph):
         module = program.owning_module or torch.fx.GraphModule(torch.nn.Module(), program)
     elif callable(program):
+        # A traced graph takes its inputs in order; the keyword arguments are its last ones.
+        first, names = len(inputs), tuple(kwargs)
+
+        def by_position(*given: Any) -> Any:
+            return program(*given[:first], **dict(zip(names, given[first:], strict=True)))
+
+        inputs, kwargs = (*inputs, *kwargs.values()), {}
         with preserve_node_meta():
-            module = trace_to_aten(program, inputs, dynamic=dynamic)
+            module = trace_to_aten(by_position if names else program, inputs, dynamic=dynamic)
     else:
         raise TypeError(f"run_pass needs a torch.fx.Graph, a GraphModule, a function or a module, not {program!r}")
     require_valid(module, "the graph given to run_pass is invalid before any pass ran", GRAPH)
-    recorder = Recorder(passes, GRAPH, lambda: PLACE)
+    recorder = Recorder(passes, GRAPH, lambda: Place("graph"))
     recorder.run(module)
-    rerun = GivenGraph(passes, recorder.graphs[0], inputs, seed, keywords)
-    return PassRun(recorder.graphs, given, passes, GRAPH, rerun)
+    return PassRun(recorder.graphs, given, passes, GRAPH, GivenGraph(passes, recorder.graphs[0], inputs, seed, kwargs))
 
 
 @dataclass(frozen=True)
@@ -250,11 +213,11 @@ class GivenGraph:
     graphs: PassGraphs
     inputs: tuple[Any, ...]
     seed: int
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    kwargs: Mapping[str, Any]
 
     def again(self) -> Sequence[PassGraphs]:
         """Run the passes on a copy of their own result."""
-        recorder = Recorder(self.passes, GRAPH, lambda: PLACE)
+        recorder = Recorder(self.passes, GRAPH, lambda: Place("graph"))
         recorder.run(snapshot(self.graphs.after, copy_values=True))
         return recorder.graphs
 
@@ -266,14 +229,15 @@ class GivenGraph:
                 f"assert_same_numerics needs inputs to run the graph on (it takes {wanted}): "
                 f"run_pass(pass, graph, *inputs)"
             )
-        before = self._execute(self.graphs.before, backward)
-        check_program(before)
-        fp64 = self._execute(self.graphs.before, backward, fp64=True) if level == "close" else None
-        after = self._execute(self.graphs.after, backward)
 
-        noise = Noise.source_of_executions(
-            before, lambda seed: self._execute(self.graphs.before, backward, rounding=seed)
-        )
+        def run(module: torch.fx.GraphModule, **options: Any) -> Any:
+            return execute(module, self.inputs, kwargs=self.kwargs, backward=backward, seed=self.seed, **options)
+
+        before = run(self.graphs.before)
+        check_program(before)
+        fp64 = run(self.graphs.before, fp64=True) if level == "close" else None
+        after = run(self.graphs.after)
+        noise = Noise.source_of_executions(before, lambda seed: run(self.graphs.before, rounding=seed))
         how: dict[str, Any] = {"level": level, "rtol": rtol, "atol": atol, "label": "the graph after the pass"}
         report = compare(before, after, fp64, noise=noise, **how)
         if not report.ok:
@@ -281,9 +245,6 @@ class GivenGraph:
             blame = f"the pass {names} ('eager' is the graph before it, 'compiled' the graph after it)"
             raise ParityError(report, blame) from after.exception
         return report
-
-    def _execute(self, module: torch.fx.GraphModule, backward: Any, **options: Any) -> Any:
-        return execute(module, self.inputs, kwargs=self.kwargs, backward=backward, seed=self.seed, **options)
 
 
 def run_pass(
@@ -301,14 +262,17 @@ def run_pass(
 ) -> PassRun:
     """As :meth:`Regional.run_pass`."""
     is_graph = isinstance(program, torch.fx.Graph | torch.fx.GraphModule)
-    where = stage_named(("graph" if is_graph else "post_grad") if stage is None else stage)
+    name = ("graph" if is_graph else "post_grad") if stage is None else stage
+    if not isinstance(name, str) or name not in STAGES:
+        raise GraphPassError(unknown_name("stage", name, STAGES))
+    where = STAGES[name]
     ready = graph_passes(passes, where)
     options = regional._options.override(dynamic=dynamic, fullgraph=fullgraph, inductor_configs=inductor_configs)
     if where is GRAPH:
         # A test of passes on bare graphs compiles nothing by design, and each result knows whether it is vacuous.
         regional._passes_on_graphs += 1
-        how: dict[str, Any] = {"kwargs": kwargs, "dynamic": bool(options.dynamic), "seed": regional.seed}
-        return run_on_graph(passes, ready, program, inputs, **how)
+        how: dict[str, Any] = {"dynamic": bool(options.dynamic), "seed": regional.seed}
+        return run_on_graph(passes, ready, program, inputs, kwargs or {}, **how)
     if isinstance(program, torch.fx.Graph) or not callable(program):
         raise TypeError(
             f"stage {where.name!r} compiles a function or module, not {type(program).__name__}: a graph itself is for "

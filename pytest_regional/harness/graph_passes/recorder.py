@@ -5,19 +5,18 @@ from __future__ import annotations
 import copy
 import functools
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch.fx
 
-from pytest_regional._base.errors import RegionalError
-from pytest_regional._base.text import unknown_name
+from pytest_regional._base.errors import RegionalError, RegionalValueError
 from pytest_regional._torch import pass_forms
 from pytest_regional._torch.fx_graphs import attribute, codegen_of, region_mark, rename_node, sort_topologically
 from pytest_regional._torch.inductor import custom_graph_pass_base, inference_aware_pass_base
 from pytest_regional._torch.operators import is_higher_order_op, is_op_overload, schema_of
-from pytest_regional._torch.pass_forms import PassForm, PassFormUnknownError, form_of, pass_name
+from pytest_regional._torch.pass_forms import PassForm, form_of, pass_name
 from pytest_regional._torch.tracing import detect_fake_mode, fake_result
 
 
@@ -31,20 +30,15 @@ class GraphSnapshot(torch.fx.GraphModule):  # type: ignore[misc]
 
 
 def snapshot(
-    module: torch.fx.GraphModule, instead: Mapping[int, Any] | None = None, *, copy_values: bool = False
+    module: torch.fx.GraphModule, copies: dict[int, Any] | None = None, *, copy_values: bool = False
 ) -> GraphSnapshot:
     """Copy ``module``'s graph, names and metadata kept, and every body that it calls.
 
-    Args:
-        module: what to copy.
-        instead: by ``id`` of a body, what to put in its place: how it was before it changed.
-        copy_values: whether tensors and modules that the graph holds are copied too, so that the copy goes on
-            computing the same when the original is written to.
+    ``copies`` holds by ``id`` of a body what to put in its place, such as how it was before it changed; it gets the
+    others. With ``copy_values``, tensors and modules that the graph holds are copied too, so that the copy goes on
+    computing the same when the original is written to.
     """
-    return _snapshot(module, dict(instead or {}), copy_values)
-
-
-def _snapshot(module: torch.fx.GraphModule, copies: dict[int, Any], copy_values: bool) -> GraphSnapshot:
+    copies = {} if copies is None else copies
     graph, values = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
     for node in module.graph.nodes:
         values[node] = graph.node_copy(node, values.__getitem__)
@@ -64,7 +58,7 @@ def _snapshot(module: torch.fx.GraphModule, copies: dict[int, Any], copy_values:
 
 def _copy(value: Any, copies: dict[int, Any], copy_values: bool) -> Any:
     if isinstance(value, torch.fx.GraphModule):
-        return _snapshot(value, copies, copy_values)
+        return snapshot(value, copies, copy_values=copy_values)
     if not copy_values or not isinstance(value, torch.Tensor | torch.nn.Module):
         return value
     if isinstance(value, torch.Tensor) and not value.is_leaf:
@@ -84,20 +78,14 @@ class Place(NamedTuple):
 
 
 class PassGraphs(NamedTuple):
-    """One graph that passes ran on.
+    """One graph that passes ran on."""
 
-    Attributes:
-        kind: ``inference``, ``forward`` or ``backward`` as AOTAutograd made it; ``joint`` before it is split in two,
-            ``dynamo`` before AOTAutograd, ``graph`` for one that was given.
-        region: the region, where one is compiled on its own, else ``None``.
-        before: the graph before the first pass.
-        after: the graph after the last.
-    """
-
+    #: ``inference``, ``forward`` or ``backward`` as AOTAutograd made it; ``joint`` before it is split in two,
+    #: ``dynamo`` before AOTAutograd, ``graph`` for one that was given
     kind: str
-    region: str | None
-    before: GraphSnapshot
-    after: GraphSnapshot
+    region: str | None  # the region, where one is compiled on its own, else ``None``
+    before: GraphSnapshot  # the graph before the first pass
+    after: GraphSnapshot  # the graph after the last
 
     @property
     def place(self) -> Place:
@@ -114,23 +102,14 @@ class _Record:
 
 @dataclass
 class Recorder:
-    """Runs passes on every graph it is called with.
-
-    Attributes:
-        passes: what to run, in order.
-        stage: where.
-        locate: tells which graph is being compiled now.
-        twice: whether to run all passes once more on their own result.
-        failure: what a pass raised, as it was, before any compiler wrapped it.
-        ran: called with every pass that ran.
-    """
+    """Runs passes on every graph it is called with."""
 
     passes: Sequence[PassUnderTest]
     stage: Stage
-    locate: Callable[[], Place]
-    twice: bool = False
-    ran: Callable[[PassUnderTest, torch.fx.Graph], None] = lambda one, graph: None
-    failure: BaseException | None = None
+    locate: Callable[[], Place]  # tells which graph is being compiled now
+    twice: bool = False  # whether to run all passes once more on their own result
+    ran: Callable[[PassUnderTest, torch.fx.Graph], None] = lambda one, graph: None  # called with every pass that ran
+    failure: BaseException | None = None  # what a pass raised, as it was, before any compiler wrapped it
     records: list[_Record] = field(default_factory=list)
 
     @property
@@ -142,16 +121,6 @@ class Recorder:
     def graphs(self) -> tuple[PassGraphs, ...]:
         """The graphs met, in order; bodies of operators are parts of the graph that holds them."""
         return tuple(record.graphs for record in self.records)
-
-    @property
-    def again(self) -> tuple[GraphSnapshot | None, ...]:
-        """What the second run left of each graph, where there was one."""
-        return tuple(record.again for record in self.records)
-
-    def forget_modules(self) -> None:
-        """Let go of the compiler's own graphs once the compile is over."""
-        for record in self.records:
-            record.live = record.graphs.after
 
     def run(self, module: torch.fx.GraphModule, is_inference: bool | None = None) -> torch.fx.GraphModule:
         """Run the passes on ``module`` and record it; what a pass raises goes on, with a note of where it was."""
@@ -337,19 +306,12 @@ class GraphAssertionError(RegionalError, AssertionError):
 
 @dataclass(frozen=True)
 class Stage:
-    """One place in a compile where custom passes run.
+    """One place in a compile where custom passes run."""
 
-    Attributes:
-        name: as ``run_pass(stage=...)`` takes it.
-        setting: Inductor's setting that holds the pass, ``""`` for the bare graph.
-        tells_inference: whether Inductor tells a pass there if the graph is for inference.
-        sorts: whether Inductor sorts the graph topologically after the pass.
-    """
-
-    name: str
-    setting: str = ""
-    tells_inference: bool = False
-    sorts: bool = True
+    name: str  # as ``run_pass(stage=...)`` takes it
+    setting: str = ""  # Inductor's setting that holds the pass, ``""`` for the bare graph
+    tells_inference: bool = False  # whether Inductor tells a pass there if the graph is for inference
+    sorts: bool = True  # whether Inductor sorts the graph topologically after the pass
 
 
 GRAPH = Stage("graph", sorts=False)
@@ -364,13 +326,6 @@ STAGES: dict[str, Stage] = {
     "post_grad_pre": Stage("post_grad_pre", "post_grad_custom_pre_pass", tells_inference=True),
     "post_grad_post": Stage("post_grad_post", "post_grad_custom_post_pass", tells_inference=True),
 }
-
-
-def stage_named(name: object) -> Stage:
-    """Return the stage called ``name``."""
-    if isinstance(name, str) and name in STAGES:
-        return STAGES[name]
-    raise GraphPassError(unknown_name("stage", name, STAGES))
 
 
 @dataclass(frozen=True)
@@ -399,7 +354,7 @@ def _form(given: Any, stage: Stage) -> PassForm:
         raise GraphPassError(f"{given.__name__} is a class: run_pass needs an instance, {given.__name__}(...)")
     try:
         form = form_of(given, pass_forms.GRAPH, ("is_inference",))
-    except PassFormUnknownError as error:
+    except RegionalValueError as error:
         raise GraphPassError(str(error)) from None
     if form is None:
         raise GraphPassError(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch.fx
 
@@ -28,24 +29,18 @@ from pytest_regional.harness.ops import OpError, OpPattern, function_names, meth
 
 if TYPE_CHECKING:
     from pytest_regional.harness.counters import Bound
+    from pytest_regional.harness.graph_passes.compiled import CompiledProgram, GivenGraph
     from pytest_regional.harness.parity.compare import ParityReport
 
 
 @dataclass(frozen=True, eq=False)
 class Occurrence:
-    """One operator at one place.
-
-    Attributes:
-        node: the node that calls it.
-        names: everything it is called, the most exact first.
-        targets: the objects it calls; for a ``call_module`` the module.
-        holders: the operators in whose bodies it stands, outermost first.
-    """
+    """One operator at one place."""
 
     node: torch.fx.Node
-    names: tuple[str, ...]
-    targets: tuple[Any, ...]
-    holders: tuple[Occurrence, ...] = ()
+    names: tuple[str, ...]  # everything it is called, the most exact first
+    targets: tuple[Any, ...]  # the objects it calls; for a ``call_module`` the module
+    holders: tuple[Occurrence, ...] = ()  # the operators in whose bodies it stands, outermost first
 
     @property
     def chain(self) -> tuple[torch.fx.Node, ...]:
@@ -96,11 +91,7 @@ def meant(pattern: OpPattern, present: Sequence[Occurrence]) -> list[Occurrence]
 
 
 def require_known(patterns: Iterable[OpPattern], present: Sequence[Occurrence]) -> None:
-    """Refuse a pattern that matches nothing in ``present`` and that torch does not know.
-
-    Raises:
-        OpError: with the nearest, and all that are there.
-    """
+    """Refuse a pattern that matches nothing in ``present`` and that torch does not know."""
     for pattern in patterns:
         if not pattern.is_known and not meant(replace(pattern, ordinal=None), present):
             there = {one.name for one in present} or {"no operator at all"}
@@ -115,12 +106,8 @@ CONTEXT = 8
 Line = tuple[str, torch.fx.Node | None]
 
 
-def graph_lines(module: torch.fx.GraphModule) -> list[Line]:
-    """Return the lines of ``module``'s graph, each with its node; bodies stand indented below their first caller."""
-    return list(_lines(module, "", set()))
-
-
 def _lines(module: torch.fx.GraphModule, indent: str, seen: set[int]) -> Iterator[Line]:
+    """Yield the lines of a graph, each with its node; bodies stand indented below their first caller."""
     for node in module.graph.nodes:
         value = getattr(module, str(node.target), None) if node.op == "get_attr" else None
         if isinstance(value, torch.fx.GraphModule) and any(value is body for body in module.children()):
@@ -172,19 +159,22 @@ def diff(
 
     What is far from any change or mark is left out, with a line that says how much.
     """
-    rows = _rows(graph_lines(before), graph_lines(after), marked)
-    near = {
-        index + offset
-        for index, (important, _) in enumerate(rows)
-        if important
-        for offset in range(-CONTEXT, CONTEXT + 1)
-    }
-    if not near:
-        near = set(range(CONTEXT))
-    return "\n".join(_shortened([(index in near, text) for index, (_, text) in enumerate(rows)]))
+    rows = _rows([*_lines(before, "", set())], [*_lines(after, "", set())], marked)
+    important = [index for index, (is_important, _) in enumerate(rows) if is_important]
+    near = {place for index in important for place in range(index - CONTEXT, index + CONTEXT + 1)}
+    lines, hidden = [], 0
+    for index, (_, text) in enumerate(rows):
+        if index not in (near or range(CONTEXT)):
+            hidden += 1
+            continue
+        lines += [f"    ... {hidden} unchanged"] if hidden else []
+        lines.append(text)
+        hidden = 0
+    return "\n".join([*lines, *([f"    ... {hidden} unchanged"] if hidden else [])])
 
 
 def _rows(old: list[Line], new: list[Line], marked: Collection[torch.fx.Node]) -> list[tuple[bool, str]]:
+    """Return the lines of the difference, and whether each is a change or marked."""
     matcher = difflib.SequenceMatcher(None, [text for text, _ in old], [text for text, _ in new], autojunk=False)
     rows: list[tuple[bool, str]] = []
     for tag, i1, i2, j1, j2 in matcher.get_opcodes():
@@ -201,29 +191,14 @@ def _row(sign: str, text: str, marked: bool) -> tuple[bool, str]:
     return marked or sign != " ", f"{'>' if marked else ' '} {sign} {text}"
 
 
-def _shortened(rows: Iterable[tuple[bool, str]]) -> Iterable[str]:
-    hidden = 0
-    for shown, text in rows:
-        if shown and hidden:
-            yield f"    ... {hidden} unchanged"
-        hidden = 0 if shown else hidden + 1
-        if shown:
-            yield text
-    if hidden:
-        yield f"    ... {hidden} unchanged"
-
-
-Structure = tuple[Any, ...]
-
-
-def structure_of(module: torch.fx.GraphModule) -> Structure:
+def structure_of(module: torch.fx.GraphModule) -> tuple[Any, ...]:
     """Return what two graphs that differ in names alone have in common: kind, target and arguments of every node."""
     numbers = {node: index for index, node in enumerate(module.graph.nodes)}
 
     def argument(value: Any) -> str:
         return f"%{numbers[value]}" if isinstance(value, torch.fx.Node) else repr(value)
 
-    found: list[Structure] = []
+    found: list[tuple[Any, ...]] = []
     for node in module.graph.nodes:
         if node.op == "placeholder":
             found.append(("placeholder",))
@@ -238,37 +213,24 @@ def structure_of(module: torch.fx.GraphModule) -> Structure:
 Pair = tuple[Occurrence, Occurrence]
 
 
-def _depends(later: Occurrence, earlier: Occurrence, needs: _Ancestors) -> bool:
+def _depends(later: Occurrence, earlier: Occurrence, needs: Callable[[torch.fx.Node], set[torch.fx.Node]]) -> bool:
     """Say whether ``later`` needs ``earlier``: directly or through others, in the graph that holds both."""
     for ours, theirs in zip(later.chain, earlier.chain, strict=False):
         if ours is not theirs:
-            return theirs in needs[ours]
+            return theirs in needs(ours)
     # One stands in the body of the other: the caller comes first.
     return len(later.chain) > len(earlier.chain)
 
 
-class _Ancestors(dict[torch.fx.Node, set[torch.fx.Node]]):
-    """Everything that a node needs, directly or through others; the edges of ``control_deps`` are inputs."""
-
-    def __missing__(self, node: torch.fx.Node) -> set[torch.fx.Node]:
-        found: set[torch.fx.Node] = set()
-        waiting = [node]
-        while waiting:
-            new = [needed for needed in waiting.pop().all_input_nodes if needed not in found]
-            found.update(new)
-            waiting += new
-        self[node] = found
-        return found
-
-
-class Rerun(Protocol):
-    """What a result needs to run the passes again."""
-
-    def again(self) -> Sequence[PassGraphs]:
-        """Return, for the same graphs, what was before and after a second run on the first's result."""
-
-    def numerics(self, level: str, rtol: float | None, atol: float | None, backward: Any) -> ParityReport:
-        """Return the report of a comparison with what is computed without the passes; raise when it differs."""
+def _needed_by(node: torch.fx.Node) -> set[torch.fx.Node]:
+    """Return all that a node needs, directly or through others; the edges of ``control_deps`` are inputs."""
+    found: set[torch.fx.Node] = set()
+    waiting = [node]
+    while waiting:
+        new = [needed for needed in waiting.pop().all_input_nodes if needed not in found]
+        found.update(new)
+        waiting += new
+    return found
 
 
 @dataclass(frozen=True)
@@ -285,7 +247,7 @@ class PassRun:
     _given: Any = field(repr=False)
     _passes: tuple[PassUnderTest, ...] = field(repr=False)
     _stage: Stage = field(repr=False)
-    _rerun: Rerun = field(repr=False)
+    _rerun: CompiledProgram | GivenGraph = field(repr=False)
 
     @property
     def stage(self) -> str:
@@ -403,7 +365,7 @@ class PassRun:
             wrong = [(a, b) for a, b in pairs if position[id(a)] >= position[id(b)]]
             if wrong:
                 raise self._order_failure("stands after", wrong, graphs)
-            needs = _Ancestors()
+            needs = functools.cache(_needed_by)
             loose = [(a, b) for a, b in pairs if not _depends(b, a, needs)] if pinned else []
             if loose:
                 raise self._order_failure(
@@ -517,7 +479,7 @@ def _made(given: Any) -> Any:
     parameters = inspect.signature(given).parameters.values() if callable(given) else ()
     needed = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if needed or not callable(given):
-        raise GraphPassError(no_uuid(given))
+        raise GraphPassError(_no_uuid(given))
     return given()
 
 
@@ -528,7 +490,7 @@ def _stable_uuid(passes: Any) -> Any:
     method = getattr(passes, "uuid", None)
     first = method() if callable(method) else None
     if first is None:
-        raise GraphPassError(no_uuid(passes))
+        raise GraphPassError(_no_uuid(passes))
     assert callable(method)
     _require_equal(first, method(), f"two calls of {pass_name(passes)}.uuid()")
     return first
@@ -542,8 +504,7 @@ def _require_equal(first: Any, second: Any, what: str) -> None:
         )
 
 
-def no_uuid(given: Any) -> str:
-    """Return the message for a pass without a uuid."""
+def _no_uuid(given: Any) -> str:
     return (
         f"the pass {pass_name(given)} has no uuid, so no cache can tell its configurations apart: derive it from "
         f"torch._inductor.custom_graph_pass.CustomGraphPass and return from uuid() what identifies it, such as a name, "

@@ -54,13 +54,12 @@ def seed_everything(seed: int) -> None:
     seed_torch(seed)
 
 
-def clear_caches(*, counters: bool = True) -> None:
+def clear_caches() -> None:
     """Clear everything compiled in this process; files on disk stay."""
     dynamo.reset_dynamo()
     caches.clear_inductor_caches()
     caches.clear_portable()
-    if counters:
-        dynamo.clear_compile_counters()
+    dynamo.clear_compile_counters()
 
 
 @dataclass
@@ -80,7 +79,9 @@ def isolated(folder: Path, seed: int, *, shared_cache: bool = False) -> Iterator
     isolation = Isolation()
     with gpu_isolated(), cache_folder(folder), contextlib.nullcontext() if shared_cache else _no_shared_cache():
         clear_caches()
-        snapshot, threads, processes = Snapshot.take(), _threads(), set(children(os.getpid()))
+        # A thread of a subclass may compare equal; they are kept, so that no ``id`` recurs.
+        threads = {id(thread): thread for thread in threading.enumerate()}
+        snapshot, processes = Snapshot.take(), set(children(os.getpid()))
         with random_state_kept(), streams_kept_open() as closed:
             seed_everything(seed)
             try:
@@ -151,10 +152,7 @@ _CODE_FOLDERS = ("precompiled_headers", "triton", "locks")
 
 #: Environment variables that name a cache server, which other tests and machines write to.
 _SHARED_CACHE_VARIABLES = ("TORCHINDUCTOR_REDIS_HOST", "TORCHINDUCTOR_REDIS_URL")
-_SHARED_CACHE_SETTINGS = {
-    config.INDUCTOR: "fx_graph_remote_cache",
-    config.FUNCTORCH: "enable_remote_autograd_cache",
-}
+_SHARED_CACHE_SETTINGS = {config.INDUCTOR: "fx_graph_remote_cache", config.FUNCTORCH: "enable_remote_autograd_cache"}
 
 
 @contextlib.contextmanager
@@ -172,11 +170,6 @@ _GRACE_SECONDS = 0.2
 
 #: Packages whose threads serve the whole process once they are needed: worker pools, queues to children.
 _SERVICE_PACKAGES = ("torch", "concurrent", "multiprocessing", "tqdm", "execnet", "xdist")
-
-
-def _threads() -> dict[int, threading.Thread]:
-    """Return the running threads by ``id``: a subclass may compare equal. They are kept, so that no ``id`` recurs."""
-    return {id(thread): thread for thread in threading.enumerate()}
 
 
 def _leaked_threads(before: Mapping[int, threading.Thread]) -> list[str]:

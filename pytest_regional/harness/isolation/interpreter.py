@@ -34,24 +34,8 @@ import numpy
 import torch
 
 from pytest_regional._torch.config import GENERATED_MODULES
-from pytest_regional.harness.isolation.watched import (
-    MISSING,
-    VARIABLE,
-    Contents,
-    ImportedModules,
-    Leak,
-    Settings,
-    State,
-    Watched,
-    attribute,
-    imported_modules,
-    is_a_tests,
-    is_patched,
-    same_object,
-    set_attribute,
-    set_by_imports,
-    set_entry,
-)
+from pytest_regional.harness.isolation import watched
+from pytest_regional.harness.isolation.watched import MISSING, Leak, Settings, State, Watched
 
 
 def _set_warning_filters(wanted: list[Any]) -> None:
@@ -62,7 +46,7 @@ def _set_warning_filters(wanted: list[Any]) -> None:
 
 def _loggers() -> dict[str, Any]:
     """Return the loggers that differ from new ones: level, whether disabled, whether propagating, handlers."""
-    found: dict[str, Any] = {_MODULES: imported_modules()}
+    found: dict[str, Any] = {_MODULES: watched.imported_modules()}
     for name, logger in [("root", logging.root), *logging.root.manager.loggerDict.items()]:
         if isinstance(logger, logging.Logger):
             state = (logger.level, logger.disabled, logger.propagate, tuple(logger.handlers))
@@ -79,14 +63,14 @@ class _Loggers(Settings):
     """Loggers; a change during an import is the module's, unless the logger had been changed before."""
 
     def differences(self, before: Mapping[str, Any]) -> Iterator[Leak]:
-        imported = imported_modules() is not before[_MODULES]
+        imported = watched.imported_modules() is not before[_MODULES]
         for leak in super().differences(before):
             if leak.before is not MISSING or not imported:
                 yield leak
 
 
 def _same_logger(before: Any, now: Any) -> bool:
-    if isinstance(before, ImportedModules):
+    if isinstance(before, watched.ImportedModules):
         return True
     was, is_now = (_AS_MADE if each is MISSING else each for each in (before, now))
     if was[:3] != is_now[:3]:
@@ -122,9 +106,9 @@ def _working_directory() -> str:
 
 
 ENVIRONMENT = Settings(
-    VARIABLE,
+    watched.VARIABLE,
     lambda: dict(os.environ),
-    lambda name, value: set_entry(os.environ, name, value),
+    lambda name, value: watched.set_entry(os.environ, name, value),
     # PyTorch uses variables with this prefix for its own child processes and generated code.
     lambda name: name in _UNTRACKED_ENVIRONMENT or name.startswith("_TORCH"),
 )
@@ -132,8 +116,8 @@ WORKING_DIRECTORY = State("working directory", _working_directory, os.chdir)
 
 #: Restored first, since they would affect each call and import that follows.
 FIRST: tuple[Watched, ...] = (
-    State("trace function", sys.gettrace, sys.settrace, same_object),
-    State("profile function", sys.getprofile, sys.setprofile, same_object),
+    State("trace function", sys.gettrace, sys.settrace, watched.same_object),
+    State("profile function", sys.getprofile, sys.setprofile, watched.same_object),
 )
 
 
@@ -164,7 +148,7 @@ def _set_signal_handler(number: str, handler: Any) -> None:
 
 def _same_handler(one: Any, other: Any) -> bool:
     # A missing one is replaced by a time limit, which restores it.
-    return one == other or same_object(one, other) or MISSING in (one, other)
+    return one == other or watched.same_object(one, other) or MISSING in (one, other)
 
 
 def _stream(name: str) -> State:
@@ -176,7 +160,7 @@ def _stream(name: str) -> State:
 
     def same(before: Any, now: Any) -> bool:
         is_pytests = type(before).__module__.startswith("_pytest.")
-        return same_object(before, now) or (now is getattr(sys, f"__{name}__") and is_pytests)
+        return watched.same_object(before, now) or (now is getattr(sys, f"__{name}__") and is_pytests)
 
     return State(f"sys.{name}", lambda: getattr(sys, name), lambda stream: setattr(sys, name, stream), same)
 
@@ -236,7 +220,7 @@ def _same_collector(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
 def _with_those_of_packages(callbacks: list[Any], now: list[Any]) -> list[Any]:
     # Hypothesis, for one, adds its callback once in a process, at the first property test.
     added = [each for each in now if each not in callbacks and hasattr(each, "__code__")]
-    return [*callbacks, *(each for each in added if not is_a_tests(None, each, imported_modules()))]
+    return [*callbacks, *(each for each in added if not watched.is_a_tests(None, each, watched.imported_modules()))]
 
 
 _fault_file = 2
@@ -246,13 +230,6 @@ def write_faults_to(descriptor: int) -> None:
     """Set the file for stack traces of crashes, if a test has disabled the handler: pytest captures standard error."""
     global _fault_file
     _fault_file = descriptor
-
-
-def _set_fault_handler(enabled: bool) -> None:
-    if enabled:
-        faulthandler.enable(_fault_file)
-    else:
-        faulthandler.disable()
 
 
 def _list(name: str) -> State:
@@ -280,10 +257,6 @@ def _limits() -> dict[str, tuple[int, int]]:
     return {name: resource.getrlimit(getattr(resource, name)) for name in names}
 
 
-def _affinity() -> frozenset[int]:
-    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
-
-
 def _set_event_loop_policy(policy: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # removed in Python 3.16, with policies
@@ -308,7 +281,7 @@ class _TorchModules:
     """Modules of PyTorch, numpy and triton that were replaced or removed; added ones are no leak."""
 
     def read(self) -> dict[str, Any]:
-        names = _torchs(imported_modules())
+        names = _torchs(watched.imported_modules())
         return dict(zip(names, map(sys.modules.get, names), strict=True))
 
     def differences(self, before: dict[str, Any]) -> Iterator[Leak]:
@@ -326,8 +299,13 @@ class _TorchModules:
 #: Without Python's random numbers, which are seeded for each test; see ``seed_everything``.
 INTERPRETER: tuple[Watched, ...] = (
     _TorchModules(),
-    Contents(lambda: {module.__name__: module for module in _PATCHED}, is_a_tests, set_attribute, is_patched),
-    Contents(lambda: {"copyreg.dispatch_table": copyreg.dispatch_table}, is_a_tests, set_entry),
+    watched.Contents(
+        lambda: {module.__name__: module for module in _PATCHED},
+        watched.is_a_tests,
+        watched.set_attribute,
+        watched.is_patched,
+    ),
+    watched.Contents(lambda: {"copyreg.dispatch_table": copyreg.dispatch_table}, watched.is_a_tests, watched.set_entry),
     ENVIRONMENT,
     WORKING_DIRECTORY,
     State("umask", _umask, os.umask),
@@ -339,24 +317,32 @@ INTERPRETER: tuple[Watched, ...] = (
         _set_collector,
         _same_collector,
     ),
-    State("fault handler", faulthandler.is_enabled, _set_fault_handler),
+    State(
+        "fault handler",
+        faulthandler.is_enabled,
+        lambda enabled: faulthandler.enable(_fault_file) if enabled else faulthandler.disable(),
+    ),
     _list("path"),
     _list("argv"),
     _list("meta_path"),
-    set_by_imports("recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
+    watched.set_by_imports("recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
     State("switch interval", sys.getswitchinterval, sys.setswitchinterval),
-    *(attribute(sys, name) for name in ("excepthook", "unraisablehook", "displayhook", "breakpointhook")),
+    *(watched.attribute(sys, name) for name in ("excepthook", "unraisablehook", "displayhook", "breakpointhook")),
     *(_stream(name) for name in ("stdin", "stdout", "stderr")),
-    attribute(threading, "excepthook"),
-    attribute(warnings, "showwarning"),
-    set_by_imports("warning filters", lambda: list(warnings.filters), _set_warning_filters),
+    watched.attribute(threading, "excepthook"),
+    watched.attribute(warnings, "showwarning"),
+    watched.set_by_imports("warning filters", lambda: list(warnings.filters), _set_warning_filters),
     State("logging disabled", lambda: logging.root.manager.disable, logging.disable),
     _Loggers("logger ", _loggers, _set_logger, same=_same_logger),
     State("locale", lambda: locale.setlocale(locale.LC_ALL), lambda value: locale.setlocale(locale.LC_ALL, value)),
     State("decimal context", _decimal, _set_decimal),
     State("time zone", lambda: (time.tzname, time.timezone, time.altzone), lambda value: time.tzset()),
     Settings("limit ", _limits, lambda name, limits: resource.setrlimit(getattr(resource, name), limits)),
-    State("processor affinity", _affinity, lambda value: os.sched_setaffinity(0, value)),
+    State(
+        "processor affinity",
+        lambda: os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None,
+        lambda value: os.sched_setaffinity(0, value),
+    ),
     State("temporary directory", tempfile.gettempdir, lambda value: setattr(tempfile, "tempdir", value)),
     State(
         "start method of processes",

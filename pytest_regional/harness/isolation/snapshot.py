@@ -16,24 +16,8 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_regional._torch import MissingTorchSymbolError, config, distributed, dynamo, process_state, thread_state
-from pytest_regional.harness.isolation import interpreter
-from pytest_regional.harness.isolation.watched import (
-    MISSING,
-    Contents,
-    Leak,
-    Patterns,
-    Sets,
-    Settings,
-    State,
-    Watched,
-    changed_alike,
-    imported_modules,
-    is_a_tests,
-    is_patched,
-    same_value,
-    set_attribute,
-    set_entry,
-)
+from pytest_regional.harness.isolation import interpreter, watched
+from pytest_regional.harness.isolation.watched import MISSING, Leak, Settings, State, Watched
 
 
 class _Configuration(Settings):
@@ -53,7 +37,7 @@ class _Configuration(Settings):
         for leak in super().differences(before):
             default = config.config_default(self.prefix[:-1], leak.name.removeprefix(self.prefix))
             was, now = (default if value is MISSING else value for value in (leak.before, leak.after))
-            if not same_value(was, now):
+            if not watched.same_value(was, now):
                 yield Leak(leak.name, was, now)
 
 
@@ -147,7 +131,7 @@ def _is_pytorchs_doing(leak: Leak) -> bool:
 
 
 def _set_backend(holder: dict[Any, Any], name: Any, backend: Any) -> None:
-    set_entry(holder, name, backend)
+    watched.set_entry(holder, name, backend)
     if backend is MISSING:
         process_state.unregister_backend(name)
 
@@ -166,7 +150,7 @@ class _Kernels:
     """Operator kernels that existed before the test; kernels added by an import, or by torch itself, stay."""
 
     def read(self) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-        return imported_modules(), process_state.kernels_of_operators(), process_state.operators_of_python()
+        return watched.imported_modules(), process_state.kernels_of_operators(), process_state.operators_of_python()
 
     def _added(self, before: Any) -> frozenset[str]:
         imported, kernels, operators = self.read()
@@ -207,9 +191,7 @@ MODES: tuple[Watched, ...] = (
         lambda wanted: torch.set_anomaly_enabled(*wanted),
     ),
     State(
-        "saved tensor hooks refused",
-        thread_state.saved_tensor_hooks_refused,
-        thread_state.refuse_saved_tensor_hooks,
+        "saved tensor hooks refused", thread_state.saved_tensor_hooks_refused, thread_state.refuse_saved_tensor_hooks
     ),
     State(
         "saved tensor hooks",
@@ -250,20 +232,20 @@ WATCHED: tuple[Watched, ...] = (
     State("process groups", distributed.process_groups, distributed.destroy_process_groups, _same_all),
     State("logs chosen by torch._logging", process_state.log_state, process_state.set_log_state),
     State("flushing of subnormal numbers", _flushes_subnormals, torch.set_flush_denormal),
-    Contents(_patched, is_a_tests, set_attribute, is_patched),
-    Contents(lambda: process_state.dictionaries(process_state.HOOKS), lambda *_: True, set_entry),
-    Contents(
+    watched.Contents(_patched, watched.is_a_tests, watched.set_attribute, watched.is_patched),
+    watched.Contents(lambda: process_state.dictionaries(process_state.HOOKS), lambda *_: True, watched.set_entry),
+    watched.Contents(
         lambda: {**_registries(backends=False), **process_state.decomposition_tables()},
-        is_a_tests,
-        set_entry,
+        watched.is_a_tests,
+        watched.set_entry,
     ),
-    Contents(
+    watched.Contents(
         lambda: _registries(backends=True),
-        lambda name, *added: is_a_tests(name, *added) and not process_state.is_an_entry_point(name),
+        lambda name, *added: watched.is_a_tests(name, *added) and not process_state.is_an_entry_point(name),
         _set_backend,
     ),
-    Sets(process_state.function_ids),
-    Patterns(process_state.patterns),
+    watched.Sets(process_state.function_ids),
+    watched.Patterns(process_state.patterns),
     _Kernels(),
     # The thread's dispatch keys that remain when all modes are restored.
     State("dispatch keys", thread_state.dispatch_keys, thread_state.set_dispatch_keys),
@@ -289,8 +271,8 @@ class Snapshot:
     @staticmethod
     def take(*, while_compiling: bool = False) -> Snapshot:
         """Read the current state; with ``while_compiling`` only the part that is quick to read."""
-        watched = readable(while_compiling=while_compiling)
-        return Snapshot(watched, [each.read() for each in watched])
+        rows = readable(while_compiling=while_compiling)
+        return Snapshot(rows, [each.read() for each in rows])
 
     def leaks(self) -> tuple[Leak, ...]:
         """Return the differences between now and this snapshot."""
@@ -354,7 +336,7 @@ class _Imports:
             rows = {id(row): change for row, *change in zip(start.watched, start.values, now.values, strict=True)}
             for snapshot in self.snapshots:
                 pairs = zip(snapshot.watched, snapshot.values, strict=True)
-                snapshot.values[:] = [changed_alike(value, *rows[id(row)]) for row, value in pairs]
+                snapshot.values[:] = [watched.changed_alike(value, *rows[id(row)]) for row, value in pairs]
 
 
 _IMPORTS = _Imports()
@@ -374,14 +356,14 @@ def readable(*, while_compiling: bool) -> Sequence[Watched]:
     return found
 
 
-def _restore(watched: Watched, before: Any) -> list[Leak]:
-    leaks = list(watched.differences(before))
+def _restore(row: Watched, before: Any) -> list[Leak]:
+    leaks = list(row.differences(before))
     if not leaks:
         return []
     try:
-        watched.restore(before)
+        row.restore(before)
     except Exception as error:  # noqa: BLE001 - whatever it is, the process is not what it was
         why = f"{type(error).__name__}: {error}"
         return [replace(leak, after=f"{leak.after!r} ({why})", restored=False, unrestorable=True) for leak in leaks]
-    still = {leak.name for leak in watched.differences(before)}
+    still = {leak.name for leak in row.differences(before)}
     return [replace(leak, restored=False, unrestorable=True) if leak.name in still else leak for leak in leaks]

@@ -26,20 +26,13 @@ class Leak:
     """One thing that a test left changed.
 
     Its text omits the values of environment variables, which may be secret.
-
-    Attributes:
-        name: the setting.
-        before: its value before the test.
-        after: its value after the test.
-        restored: whether it was restored; ``False`` if it could only be reported.
-        unrestorable: whether later results of this process cannot be trusted, since its state differs.
     """
 
-    name: str
-    before: Any
-    after: Any
-    restored: bool = True
-    unrestorable: bool = False
+    name: str  # the setting
+    before: Any  # its value before the test
+    after: Any  # its value after the test
+    restored: bool = True  # whether it was restored; ``False`` if it could only be reported
+    unrestorable: bool = False  # whether later results of this process cannot be trusted, since its state differs
 
     def __str__(self) -> str:
         if self.name.startswith(VARIABLE):
@@ -221,18 +214,13 @@ _NAMED = 5
 
 @dataclass(frozen=True)
 class Contents:
-    """The entries of several dictionaries, compared by identity.
+    """The entries of several dictionaries, compared by identity."""
 
-    Attributes:
-        holders: returns the dictionaries (not copies) by name.
-        is_a_leak: says whether an added key and value are a test's; imports and lookups add entries as well.
-        write: sets or, for :data:`MISSING`, removes one entry.
-        counts: says whether a replaced or removed entry is a test's change, given old and new value.
-    """
-
-    holders: Callable[[], Mapping[str, Any]]
+    holders: Callable[[], Mapping[str, Any]]  # returns the dictionaries (not copies) by name
+    #: says whether an added key and value are a test's; imports and lookups add entries as well
     is_a_leak: Callable[[Any, Any, frozenset[str]], bool]
-    write: Callable[[Any, Any, Any], None]
+    write: Callable[[Any, Any, Any], None]  # sets or, for :data:`MISSING`, removes one entry
+    #: says whether a replaced or removed entry is a test's change, given old and new value
     counts: Callable[[Any, Any, frozenset[str]], bool] = lambda was, now, imported: True
 
     def read(self) -> tuple[frozenset[str], dict[str, dict[Any, Any]]]:

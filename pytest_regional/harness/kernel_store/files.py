@@ -10,8 +10,6 @@ import functools
 import hashlib
 import os
 import re
-import secrets
-import time
 import warnings
 import zlib
 from collections.abc import Iterator
@@ -26,7 +24,9 @@ from pytest_regional._base.files import (
     open_private,
     private_folder,
     private_tree,
+    remove_abandoned,
     require_own,
+    write_whole,
 )
 
 #: Names the store's directory for every process of a run: a path, or ``off``.
@@ -123,12 +123,9 @@ def warn_once(message: str) -> None:
 
 #: Bytes kept between two runs.
 LIMIT = 2 * 2**30
-_TEMPORARY = ".tmp-"
-#: Seconds after which a temporary file is left over from a killed process.
-_ABANDONED = 3600.0
 _DIGEST = hashlib.sha256().digest_size
 # Our names of directories and files in the store: nothing else is deleted.
-_KERNELS = re.compile(r"[0-9a-f]{2}"), re.compile(rf"[0-9a-f]{{62}}|{re.escape(_TEMPORARY)}[0-9a-f]{{16}}")
+_KERNELS = re.compile(r"[0-9a-f]{2}"), re.compile(r"[0-9a-f]{62}")
 # Precompiled headers: the translations, not the header files themselves, which a running compile includes.
 _PRECOMPILED = re.compile(HEADERS), re.compile(r"[0-9a-z]+\.h(\.[0-9a-f]{16})?\.[gp]ch")
 
@@ -171,7 +168,7 @@ class KernelFiles:
         if content is None:
             return False
         # A copy, not a link: a test may damage files in its cache directory.
-        _write(str(target), content, mode=0o755)
+        write_whole(target, content, mode=0o755)
         self.taken += 1
         return True
 
@@ -234,8 +231,8 @@ class KernelFiles:
             NotPrivateError: another user can write to the store.
             OSError: no space, no permission; an existing entry is unchanged.
         """
-        path = os.path.join(self._folder_of(key, make=True), key[2:])
-        _write(path, _digest(key, content) + content, mode=0o600)
+        path = Path(self._folder_of(key, make=True), key[2:])
+        write_whole(path, _digest(key, content) + content, mode=0o600)
 
     def prune(self, limit: int = LIMIT) -> int:
         """Delete files of killed processes, and least recently used ones above ``limit`` bytes; return how many.
@@ -243,16 +240,20 @@ class KernelFiles:
         Only files with names of kernels or of precompiled headers. Other processes may read and write meanwhile: a
         deleted file is a kernel that is not stored. A store that others can write to is unchanged.
         """
-        found, deleted = sorted(self._files(), reverse=True), 0
-        total = 0
-        for used, size, place, name in found:
+        total = deleted = 0
+        folders = set()
+        for _, size, place, name in sorted(self._files(), reverse=True):
             total += size
-            abandoned = name.startswith(_TEMPORARY) and time.time() - used > _ABANDONED
-            if total > limit or abandoned:
+            folders.add(place)
+            if total > limit:
                 with contextlib.suppress(OSError, NotPrivateError):
                     require_own(place, os.lstat(place))
                     os.unlink(os.path.join(place, name))
                     deleted += 1
+        for place in folders:
+            with contextlib.suppress(OSError, NotPrivateError):
+                require_own(place, os.lstat(place))
+                deleted += remove_abandoned(Path(place))
         return deleted
 
     def _files(self) -> Iterator[tuple[float, int, str, str]]:
@@ -301,16 +302,3 @@ def _digest(key: str, content: bytes) -> bytes:
     digest = hashlib.sha256(key.encode() + b"\0")
     digest.update(content)
     return digest.digest()
-
-
-def _write(path: str, content: bytes, mode: int) -> None:
-    temporary = os.path.join(os.path.dirname(path), f"{_TEMPORARY}{secrets.token_hex(8)}")
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with open(os.open(temporary, flags, mode), "wb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise

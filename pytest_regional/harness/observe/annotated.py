@@ -28,10 +28,8 @@ RegionId = tuple[str, str]
 
 def nodes_of(gm: GraphModule) -> Iterator[Node]:
     """Yield the nodes of ``gm`` and of every graph module below it, each graph module once."""
-    seen: set[int] = set()
     for module in gm.modules():
-        if isinstance(module, GraphModule) and id(module) not in seen:
-            seen.add(id(module))
+        if isinstance(module, GraphModule):
             yield from module.graph.nodes
 
 
@@ -124,40 +122,28 @@ def holds_compiled_region(result: Any) -> bool:
     return isinstance(gm, GraphModule) and any(inductor.is_region_artifact(node.target) for node in nodes_of(gm))
 
 
-def strip_region(gm: GraphModule, region_name: str) -> int:
-    """Make every node of the region named ``region_name`` unannotated; return how many nodes changed.
+def strip_region(gm: GraphModule, region_name: str) -> None:
+    """Make every node of the region named ``region_name`` unannotated.
 
     The annotation dictionary is replaced, not edited: nodes share it.
     """
-    changed = 0
     for node in nodes_of(gm):
         region = region_of(node)
         if region is not None and region[0] == region_name:
             node.meta["custom"] = {k: v for k, v in node.meta["custom"].items() if k != ANNOTATION}
-            changed += 1
-    return changed
 
 
 class Ownership:
-    """Tells the backend under test from others.
-
-    Args:
-        spec: the backend under test.
-    """
+    """Tells the backend under test from others."""
 
     def __init__(self, spec: BackendSpec) -> None:
-        self._spec = spec
+        self.spec = spec
         self._ours: set[int] = set()
 
     def add(self, backend: Any, name: str) -> None:
         """Note a Dynamo backend that the harness made of the specification, and has to hold; ``name`` is for others."""
         self._ours.add(id(backend))
         backend.backend_name = name
-
-    @property
-    def uses_inductor(self) -> bool:
-        """Whether code that Inductor generates below the backend under test is its own."""
-        return self._spec.inductor
 
     def other(self, given: Any) -> str:
         """Return the name of the Dynamo backend ``given`` to ``torch.compile``; empty for the one under test."""
@@ -178,14 +164,14 @@ class Ownership:
 
     @functools.cached_property
     def _made(self) -> Any:
-        return self._spec.factory()
+        return self.spec.factory()
 
     @functools.cached_property
     def _codes(self) -> frozenset[CodeType]:
         parts = [registered_backend(self._made) if isinstance(self._made, str) else self._made]
-        if self._spec.graph_pass:
-            parts.append(self._spec.graph_pass())
-        parts += self._spec.compilers()
+        if self.spec.graph_pass:
+            parts.append(self.spec.graph_pass())
+        parts += self.spec.compilers()
         return frozenset(code for part in parts for code in codes_of(part))
 
 
@@ -224,13 +210,10 @@ DYNAMOS_CAPTURE = "a capture by Dynamo"
 
 
 class CompileLeaks:
-    """What compiles of the backend under test left changed; in one that is part of another the outer one is looked at.
-
-    Attributes:
-        found: each setting, with what it was before the compile and after it.
-    """
+    """What compiles of the backend under test left changed; of nested ones the outer one is looked at."""
 
     def __init__(self) -> None:
+        #: Each setting, with what it was before the compile and after it.
         self.found: list[Leak] = []
         self._inside = False
         #: Compiles in other threads: how many run, and how many have begun.

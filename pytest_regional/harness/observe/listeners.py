@@ -123,12 +123,7 @@ class Frame:
 
 
 #: Our counter for each of PyTorch's.
-OUTCOMES = {
-    "hit": "cache_hits",
-    "miss": "cache_misses",
-    "bypass": "cache_bypasses",
-    "saved": "cache_saves",
-}
+OUTCOMES = {"hit": "cache_hits", "miss": "cache_misses", "bypass": "cache_bypasses", "saved": "cache_saves"}
 
 
 def moved(before: Mapping[str, int]) -> Counter[str]:
@@ -192,40 +187,28 @@ _FRAME = re.compile(r'^\s*File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
 
 @dataclass(frozen=True)
 class NodeRecord:
-    """One node of a graph that AOTAutograd made.
-
-    Attributes:
-        name: its name in the graph.
-        op: the operator such as ``aten.mul.Tensor``, or ``input``, ``output``, ``getitem``; of an ordered operator that
-            it is, without ``control_deps``.
-        region: the name of its region, ``None`` outside all.
-        inputs: names of the nodes whose values it takes.
-        source: where the program calls it, such as ``model.py:12 in forward``; empty when unknown.
-    """
+    """One node of a graph that AOTAutograd made."""
 
     name: str
+    #: the operator such as ``aten.mul.Tensor``, or ``input``, ``output``, ``getitem``; of an ordered operator that it
+    #: is, without ``control_deps``
     op: str
-    region: str | None
-    inputs: tuple[str, ...]
-    source: str = ""
+    region: str | None  # the name of its region, ``None`` outside all
+    inputs: tuple[str, ...]  # names of the nodes whose values it takes
+    source: str = ""  # where the program calls it, such as ``model.py:12 in forward``; empty when unknown
 
 
 @dataclass
 class DrawnGraph:
-    """A graph, and which of its nodes were handed to Inductor together.
+    """A graph, and which of its nodes were handed to Inductor together."""
 
-    Attributes:
-        kind: ``"inference"``, ``"forward"`` or ``"backward"``.
-        nodes: in graph order; sub-graphs are not among them.
-        partitions: names of the nodes of each subgraph that was handed to Inductor on its own, as named there.
-        after: by name of a node, names of those that it waits for though it takes no value of them: by ``control_deps``
-            in the graph as AOTAutograd gave it, or in a subgraph handed to Inductor; and the first node of a region for
-            the last of one that its annotation names (``region(after=...)``; the other way round in the backward).
-    """
-
-    kind: str
-    nodes: tuple[NodeRecord, ...]
+    kind: str  # ``"inference"``, ``"forward"`` or ``"backward"``
+    nodes: tuple[NodeRecord, ...]  # in graph order; sub-graphs are not among them
+    #: names of the nodes of each subgraph that was handed to Inductor on its own, as named there
     partitions: list[frozenset[str]] = field(default_factory=list)
+    #: by name of a node, names of those that it waits for though it takes no value of them: by ``control_deps`` in the
+    #: graph as AOTAutograd gave it, or in a subgraph handed to Inductor; and the first node of a region for the last of
+    #: one that its annotation names (``region(after=...)``; the other way round in the backward)
     after: dict[str, list[str]] = field(default_factory=dict)
 
     def partition_of(self, node: NodeRecord) -> int | None:

@@ -54,11 +54,9 @@ REPORTED = {"compiled": "region_compiles", "loaded": "region_cache_hits"}
 class Observer:
     """Counters, graphs and generated code of everything compiled while :meth:`watching`.
 
-    Args:
-        scope: called when AOTAutograd captures the compilers; returns a context that is entered around every later
-            call of them (a backward compiles long after the forward's configuration scope has ended).
-        whose: tells the backend under test from others.
-        named: finds the Dynamo backend of a name that ``torch.compile`` was given.
+    ``scope`` is called when AOTAutograd captures the compilers; it returns a context that is entered around every later
+    call of them (a backward compiles long after the forward's configuration scope has ended). ``named`` finds the
+    Dynamo backend of a name that ``torch.compile`` was given.
     """
 
     def __init__(
@@ -110,9 +108,8 @@ class Observer:
 
     def others_that_compiled(self) -> tuple[str, ...]:
         """Return the names of Dynamo backends, other than the one under test, that were handed a graph or compiled."""
-        return tuple(
-            dict.fromkeys(event.other for event in self.log.since() if event.other and event.counter != "traces")
-        )
+        found = (event.other for event in self.log.since() if event.other and event.counter != "traces")
+        return tuple(dict.fromkeys(found))
 
     # Watching
 
@@ -201,16 +198,16 @@ class Observer:
         finally:
             self._stack.pop()
 
+    def _inside(self, *kinds: str) -> Frame | None:
+        return next((frame for frame in reversed(self._stack) if frame.kind in kinds), None)
+
     @property
     def _nested(self) -> bool:
-        return any(frame.kind in ("graph", "region") for frame in self._stack)
-
-    def _inside(self, kind: str) -> Frame | None:
-        return next((frame for frame in reversed(self._stack) if frame.kind == kind), None)
+        return self._inside("graph", "region") is not None
 
     def innermost(self) -> Frame:
         """Return the graph or region that is being compiled; one of kind ``none`` outside all."""
-        return next((f for f in reversed(self._stack) if f.kind in ("graph", "region")), Frame("none"))
+        return self._inside("graph", "region") or Frame("none")
 
     def _count(self, counter: str, cause: str) -> None:
         prefix = "region_" if self._nested and not counter.startswith("region") else ""
@@ -218,10 +215,8 @@ class Observer:
 
     def _other(self) -> str:
         """Return whose doing is what happens now, if it is not that of the backend under test."""
-        frame = next((frame for frame in reversed(self._stack) if frame.kind in ("graph", "backend")), None)
-        if frame is None or not frame.other or self._whose.is_running():
-            return ""
-        return frame.other
+        frame = self._inside("graph", "backend")
+        return frame.other if frame and frame.other and not self._whose.is_running() else ""
 
     # Dynamo
 
@@ -441,8 +436,7 @@ class Observer:
 
     def _region_frame(self, gm: Any) -> Frame:
         """Return the frame of a region that is compiled on its own, which counts as a partition of its graph."""
-        outer = self._inside("graph")
-        backend = self._inside("backend")
+        outer, backend = self._inside("graph"), self._inside("backend")
         graph = outer.graph if outer else (backend.gm if backend else None)
         regions = tuple(annotated.regions_in(gm)) or (outer.regions if outer else ())
         if graph:
@@ -475,8 +469,7 @@ class Observer:
     def _on_codegen(self, original: Callable[..., Any], gm: Any, *args: Any, **kwargs: Any) -> Any:
         self._refuse("Inductor generated code")
         frame = self.innermost()
-        ours = self._inside("backend") or self._inside("graph")
-        if ours and not self._whose.uses_inductor and not self._other():
+        if self._inside("backend", "graph") and not self._whose.spec.inductor and not self._other():
             self._log.count("fallbacks", f"the backend handed {frame} to Inductor")
         if frame.lookup_pending:
             frame.lookup_pending = False

@@ -33,11 +33,9 @@ class TracedOp:
 
 @dataclass(frozen=True)
 class PartitionCall:
-    """A call of a compiled partition in a compiled graph.
+    """A call of a compiled partition of a region in a compiled graph.
 
-    Attributes:
-        region: the name of its region.
-        shares: which earlier call has the same code, such as ``forward, mlp``; empty for code of its own.
+    ``shares`` is which earlier call has the same code, such as ``forward, mlp``; empty for code of its own.
     """
 
     region: str
@@ -46,36 +44,25 @@ class PartitionCall:
 
 @dataclass(frozen=True)
 class GraphTrace:
-    """One graph that AOTAutograd made, or Dynamo where the backend does without AOTAutograd.
+    """One graph that AOTAutograd made, or Dynamo where the backend does without AOTAutograd."""
 
-    Attributes:
-        kind: ``"inference"``, ``"forward"`` or ``"backward"``.
-        ops: its operators in order.
-        settings: Inductor's, AOTAutograd's and Dynamo's settings that were not the default ones, as text.
-        steps: the compiled graph in order, as far as the backend shows it: operators that stay eager, and calls of
-            partitions; empty where it shows nothing.
-    """
-
-    kind: str
-    ops: tuple[TracedOp, ...]
+    kind: str  # ``"inference"``, ``"forward"`` or ``"backward"``
+    ops: tuple[TracedOp, ...]  # its operators in order
+    #: Inductor's, AOTAutograd's and Dynamo's settings that were not the default ones, as text
     settings: dict[str, str] = field(default_factory=dict)
+    #: the compiled graph in order, as far as the backend shows it: operators that stay eager, and calls of partitions;
+    #: empty where it shows nothing
     steps: tuple[str | PartitionCall, ...] = ()
 
 
 @dataclass
 class CompileTrace:
-    """All graphs of one run.
+    """All graphs of one run."""
 
-    Attributes:
-        graphs: in the order of compilation.
-        inputs: of each call of the backend, what is known of its inputs.
-        modes: the modes of PyTorch at the last call.
-        bytes_at_border: by number of a generated source, the bytes of what goes in and comes out; ``None`` if unknown.
-    """
-
-    graphs: list[GraphTrace] = field(default_factory=list)
-    inputs: list[list[str]] = field(default_factory=list)
-    modes: dict[str, str] = field(default_factory=dict)
+    graphs: list[GraphTrace] = field(default_factory=list)  # in the order of compilation
+    inputs: list[list[str]] = field(default_factory=list)  # of each call of the backend, what is known of its inputs
+    modes: dict[str, str] = field(default_factory=dict)  # the modes of PyTorch at the last call
+    #: by number of a generated source, the bytes of what goes in and comes out; ``None`` if unknown
     bytes_at_border: dict[int, int | None] = field(default_factory=dict)
 
 

@@ -26,16 +26,9 @@ from pytest_regional.harness.parity.state import same_bytes
 
 @dataclass(frozen=True, eq=False)
 class Captured:
-    """A tensor, or an array of numpy, as it was at one moment.
+    """A tensor, or an array of numpy, as it was at one moment."""
 
-    Attributes:
-        value: a dense copy of the elements.
-        storage: the original memory, or None.
-        parts: what else its values consist of, and attributes that were set on it, by what follows its name in reports.
-        no_value: why it holds no value; empty where it is only a shell, whose insides are captured as well.
-    """
-
-    value: torch.Tensor
+    value: torch.Tensor  # a dense copy of the elements
     dtype: torch.dtype
     shape: tuple[Any, ...]
     stride: tuple[int, ...] | None
@@ -44,8 +37,10 @@ class Captured:
     layout: torch.layout
     kind: str
     dense: bool
-    storage: Any
+    storage: Any  # the original memory, or None
+    #: what else its values consist of, and attributes that were set on it, by what follows its name in reports
     parts: Mapping[str, Any] = field(default_factory=dict)
+    #: why it holds no value; empty where it is only a shell, whose insides are captured as well
     no_value: str | None = None
 
     @classmethod
@@ -129,23 +124,19 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 class FlatOutputs:
-    """What a program returned, leaf by leaf; ``root`` is what paths begin with.
-
-    Attributes:
-        leaves: ``(path, leaf)``; tensor subclasses, dataclass instances and other objects are opened up. Of a tensor
-            subclass the shell is a leaf as well.
-        structure: the containers around the leaves; equal for equal containers.
-        in_objects: paths of leaves inside objects that are neither pytrees nor dataclasses, such as a cache.
-    """
+    """What a program returned, leaf by leaf; ``root`` is what paths begin with."""
 
     def __init__(self, tree: Any, root: str = "output") -> None:
+        #: ``(path, leaf)``; tensor subclasses, dataclass instances and other objects are opened up. Of a tensor
+        #: subclass the shell is a leaf as well.
         self.leaves: list[tuple[str, Any]] = []
+        #: Paths of leaves inside objects that are neither pytrees nor dataclasses, such as a cache.
         self.in_objects: set[str] = set()
         self._opened: list[str] = []
         paths, spec = fx_graphs.flatten_with_path(tree)
         for path, leaf in paths:
             self._open(f"{root}{fx_graphs.key_string(path)}", leaf)
-        self.structure = (spec, *self._opened)
+        self.structure = (spec, *self._opened)  # equal for equal containers around the leaves
 
     def _open(self, path: str, leaf: Any) -> None:
         """Add ``leaf``, or what is inside of it."""

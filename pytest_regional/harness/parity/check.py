@@ -18,7 +18,7 @@ from pytest_regional._torch.dynamo import never_compiled, original_of
 from pytest_regional.harness import isolation
 from pytest_regional.harness.blame.culprit import BlameDepth, Culprit
 from pytest_regional.harness.blame.reproducing import culprit_of
-from pytest_regional.harness.codegen.kernels import CodePlace, Source, places_of_results
+from pytest_regional.harness.codegen.kernels import CodePlace, places_of_results
 from pytest_regional.harness.compiling import raise_annotation_error
 from pytest_regional.harness.parity.captured import Captured
 from pytest_regional.harness.parity.compare import (
@@ -41,11 +41,12 @@ from pytest_regional.harness.vacuity import VacuousTestError
 
 if TYPE_CHECKING:
     from pytest_regional.harness.options import CompileOptions
+    from pytest_regional.harness.record import GeneratedSource
     from pytest_regional.harness.regional import Regional
 
 
 def _wrong_places(
-    sources: Sequence[Source], report: ParityReport, outputs: Sequence[tuple[str, Any]], regions: Sequence[str]
+    sources: Sequence[GeneratedSource], report: ParityReport, outputs: Sequence[tuple[str, Any]], regions: Sequence[str]
 ) -> tuple[CodePlace, ...]:
     """Return the lines of ``sources`` that make what ``report`` finds wrong in ``outputs``, in ``regions`` if any."""
     # These no line of code writes.
@@ -140,7 +141,7 @@ class ParityCheck:
     #: How many sources were generated before this check.
     _compiled_before: int = field(default=0, init=False)
 
-    #: Whether the harness compiles the program, so that changes reach it.
+    #: Whether the harness compiles the program, so that changes reach it, and with other inputs and settings again.
     searchable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -169,8 +170,9 @@ class ParityCheck:
             report = replace(report, mismatches=(*report.mismatches, *self._overwritten(kept, first, second)))
         if not report.ok:
             raise self._error(report, first, second) from candidate.exception
-        for way in self._other_ways():
-            report = way(report, first, compiled)
+        report = self._backward_in_autocast(report, first, compiled)
+        if self.searchable:
+            report = self._own_random_numbers(self._other_form(report), first)
         self._check_ignored(first.eager, candidate)
         if report.compared == 0 and not first.eager.changes:
             raise VacuousTestError(
@@ -209,9 +211,6 @@ class ParityCheck:
 
     # Other ways of the same call
 
-    def _other_ways(self) -> Sequence[Callable[[ParityReport, _Case, Any], ParityReport]]:
-        return self._backward_in_autocast, self._other_form, self._own_random_numbers
-
     def _backward_in_autocast(self, report: ParityReport, first: _Case, compiled: Any) -> ParityReport:
         """Return the report with a call of which the backward, too, runs in the autocast around this test."""
         if not in_autocast() or first.eager.stage != "backward":
@@ -219,7 +218,7 @@ class ParityCheck:
         case = self._case(self.inputs, self.kwargs, "backward inside of the autocast: ", autocast_backward=True)
         return self._with(report, self._judge(case, self._call(compiled, case)), case)
 
-    def _other_form(self, report: ParityReport, first: _Case, compiled: Any) -> ParityReport:
+    def _other_form(self, report: ParityReport) -> ParityReport:
         """Return the report with a call of which the inputs use their common storage in another form."""
         form = other_form(self.inputs, self.kwargs)
         if form is None:
@@ -240,7 +239,7 @@ class ParityCheck:
             raise self._error(merged, case, case)
         return merged
 
-    def _own_random_numbers(self, report: ParityReport, first: _Case, compiled: Any) -> ParityReport:
+    def _own_random_numbers(self, report: ParityReport, first: _Case) -> ParityReport:
         """Return the report with runs in which the backend draws as it does for users: not as eager."""
         if not first.eager.rng_consumed or not self.regional.supports("rng"):
             return report
@@ -453,6 +452,7 @@ class GivenParity(ParityCheck):
     """Parity of a program that the user's function compiles, such as a pipeline."""
 
     compiled: Callable[[Any], Any] = field(kw_only=True)
+    #: The function may have captured the program with these inputs, and under settings of its own.
     searchable: ClassVar[bool] = False
 
     def _compile(self, eager_regions: frozenset[str] = frozenset()) -> Any:
@@ -460,10 +460,6 @@ class GivenParity(ParityCheck):
         options = replace(self.regional._options, fallback_random=True)
         with options.scope(self.regional._spec.compile_options):
             return self.compiled(self.fn)
-
-    def _other_ways(self) -> Sequence[Callable[[ParityReport, _Case, Any], ParityReport]]:
-        # The function may have captured the program with these inputs, and under settings of its own.
-        return (self._backward_in_autocast,)
 
     def _blame(self, first: _Case, second: _Case) -> str:
         return "not searched for: the program was compiled by the function given as compiled="

@@ -28,7 +28,6 @@ import torch
 
 from pytest_regional._base.errors import RegionalValueError
 from pytest_regional._base.text import without_middle
-from pytest_regional.harness.devices.emulated import causes
 from pytest_regional.harness.parity.captured import Captured
 from pytest_regional.harness.parity.execution import NOTHING_NARROW, Execution, other_generators
 from pytest_regional.harness.parity.objects import LIMIT, NotComparableError, is_object, walk
@@ -54,6 +53,7 @@ from pytest_regional.harness.parity.tolerance import (
     dtype_of_number,
     judge,
 )
+from pytest_regional.harness.raised import causes
 
 __all__ = ["BadProgramError", "Mismatch", "NotRefusedError", "ParityError", "ParityReport", "compare"]
 
@@ -101,11 +101,7 @@ def _has_equality(value: Any) -> bool:
 
 
 def _insides(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what ``value`` consists of, by what follows its name in reports.
-
-    Raises:
-        NotComparableError: nothing is known of its insides.
-    """
+    """Yield what ``value`` consists of, by what follows its name in reports."""
     if isinstance(value, types.FunctionType):
         yield ".__defaults__", value.__defaults__
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
@@ -245,10 +241,6 @@ def compare(
     ``exact`` names outputs, and inputs that are written to, whose values are the same in every correct order of
     evaluation: in those no difference is allowed at the level ``close``. ``own_draws`` says that the candidate draws
     its own random numbers, not eager's.
-
-    Raises:
-        RegionalValueError: if both hold the same memory, so that the comparison could not fail.
-        ValueError, TypeError: for a level or tolerance that makes no sense.
     """
     tolerance = Tolerance.resolve(level, rtol, atol)
     _refuse_self_comparison(eager, candidate)

@@ -55,50 +55,39 @@ NOTHING_NARROW = "no input, parameter or buffer has a precision below float64"
 
 @dataclass(eq=False)
 class Execution:
-    """One run of a program.
+    """One run of a program."""
 
-    Attributes:
-        outputs: ``(path, leaf)`` for each leaf of what was returned; tensors as :class:`Captured`.
-        structure: the containers around the leaves; equal for equal containers.
-        in_objects: paths of outputs that stand inside an object, which may have been there before the program ran.
-        grads: gradient of each floating input and state tensor that requires one, None where none arrived.
-        inputs_after: every input tensor as the program left it, and those that it put into containers and objects.
-        buffers_after: every buffer, parameter and captured tensor as the program left it, and new ones likewise.
-        changes: by name, what the program changed besides tensors: in arguments, and in its own Python state.
-        not_compared: state that can neither be restored nor compared, with its type.
-        notes: lists that grew, and are neither restored nor compared either.
-        unrepeatable: of an eager run, whether another one differs, because of such state.
-        mutated: names out of the two above whose bytes or shape the program changed.
-        aliases: whose memory each output uses.
-        exception: what the program raised, and ``stage`` where: "forward" or "backward".
-        rng_consumed: devices whose default generator moved, and names of other generators that did.
-        rng_after: by name the final states of these generators, and of those of Python and numpy.
-        live: the tensors themselves behind ``outputs``, ``grads`` and ``inputs_after``, where they were to be kept.
-        fp64_unavailable_reason: why this run cannot be the float64 reference; None if it can, or was not meant as one.
-        coarse: of an eager run, the same run in the coarser precision of the backend under test, if it has one.
-        precision: of a run in a coarser precision, that one.
-    """
-
+    #: ``(path, leaf)`` for each leaf of what was returned; tensors as :class:`Captured`
     outputs: tuple[tuple[str, Any], ...] = ()
-    structure: Any = None
+    structure: Any = None  # the containers around the leaves; equal for equal containers
+    #: paths of outputs that stand inside an object, which may have been there before the program ran
     in_objects: frozenset[str] = frozenset()
+    #: gradient of each floating input and state tensor that requires one, None where none arrived
     grads: dict[str, Captured | None] = field(default_factory=dict)
+    #: every input tensor as the program left it, and those that it put into containers and objects
     inputs_after: dict[str, Captured] = field(default_factory=dict)
+    #: every buffer, parameter and captured tensor as the program left it, and new ones likewise
     buffers_after: dict[str, Captured] = field(default_factory=dict)
+    #: by name, what the program changed besides tensors: in arguments, and in its own Python state
     changes: dict[str, Change] = field(default_factory=dict)
-    not_compared: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    unrepeatable: bool = False
-    mutated: frozenset[str] = frozenset()
-    aliases: dict[str, Aliasing] = field(default_factory=dict)
-    exception: Exception | None = None
+    not_compared: tuple[str, ...] = ()  # state that can neither be restored nor compared, with its type
+    notes: tuple[str, ...] = ()  # lists that grew, and are neither restored nor compared either
+    unrepeatable: bool = False  # of an eager run, whether another one differs, because of such state
+    mutated: frozenset[str] = frozenset()  # names out of the two above whose bytes or shape the program changed
+    aliases: dict[str, Aliasing] = field(default_factory=dict)  # whose memory each output uses
+    exception: Exception | None = None  # what the program raised, and ``stage`` where: "forward" or "backward"
     stage: str = "forward"
+    #: devices whose default generator moved, and names of other generators that did
     rng_consumed: frozenset[str] = frozenset()
+    #: by name the final states of these generators, and of those of Python and numpy
     rng_after: dict[str, Any] = field(default_factory=dict)
+    #: the tensors themselves behind ``outputs``, ``grads`` and ``inputs_after``, where they were to be kept
     live: dict[str, torch.Tensor] = field(default_factory=dict)
+    #: why this run cannot be the float64 reference; None if it can, or was not meant as one
     fp64_unavailable_reason: str | None = None
+    #: of an eager run, the same run in the coarser precision of the backend under test, if it has one
     coarse: Execution | None = None
-    precision: Precision | None = None
+    precision: Precision | None = None  # of a run in a coarser precision, that one
 
     def tensors(self) -> dict[str, Captured]:
         """Return by name all tensors: outputs, gradients, and inputs and state as the program left them."""
@@ -162,7 +151,7 @@ def execute(
     copied = copy_inputs(inputs, state.is_state, widen if fp64 else torch.clone, kwargs, form=form)
     if copied.shared:
         state = find_state(program, [*given, *copied.shared])
-    require_values([*copied.named, *((entry.label, entry.tensor) for entry in state.tensors)])
+    require_values([*copied.named, *state.tensors])
     result = Execution(precision=precision)
     dtypes = [leaf.dtype for _, leaf in leaves if isinstance(leaf, torch.Tensor)]
     dtypes += [entry.tensor.dtype for entry in state.tensors]
@@ -215,8 +204,8 @@ class _Program:
         return None if repeated.left or fp64.fp64_unavailable_reason else fp64
 
     def run(self, copied: CopiedInputs, result: Execution, *, keep: bool = False) -> None:
-        watched = [*copied.named, *((entry.label, entry.tensor) for entry in self.state.tensors)]
-        leaves = copied.leaves + [(entry.label, entry.tensor) for entry in self.state.tensors if entry.tensor.is_leaf]
+        watched = [*copied.named, *self.state.tensors]
+        leaves = copied.leaves + [entry for entry in self.state.tensors if entry.tensor.is_leaf]
         wants_grad = [(name, leaf) for name, leaf in leaves if leaf.requires_grad]
         of_inputs = {name for name, _ in copied.named}
         before = {name: Captured.of(tensor, attributes=name in of_inputs) for name, tensor in watched}

@@ -40,18 +40,14 @@ def named_leaves(inputs: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> l
 
 @dataclass(frozen=True, eq=False)
 class CopiedInputs:
-    """What :func:`copy_inputs` returns: the arguments to call with, and the leaves that receive their gradients.
-
-    ``inside`` names the tensors inside of objects. Arguments in ``shared`` are those of every run, because they cannot
-    be copied; no tensors are inside of them.
-    """
+    """What :func:`copy_inputs` returns: the arguments to call with, and the leaves that receive their gradients."""
 
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
     named: list[tuple[str, torch.Tensor]]
     leaves: list[tuple[str, torch.Tensor]]
-    inside: frozenset[str]
-    shared: list[tuple[str, Any]]
+    inside: frozenset[str]  # names of the tensors inside of objects
+    shared: list[tuple[str, Any]]  # those of every run, because they cannot be copied; no tensors are inside of them
 
     def held(self) -> dict[str, Any]:
         """Return by name what the arguments hold by now, which may be other things than when they were given."""
@@ -82,9 +78,6 @@ def copy_inputs(
     Other leaves are passed on, and so are tensors that ``keep`` names: parameters given as inputs, on the identity of
     which the program may rely. ``transform`` maps the flat contents of one storage to the new contents, element for
     element. ``form`` is how the copies of inputs that use one storage use it.
-
-    Raises:
-        RegionalValueError: an object holds tensors and cannot be copied.
     """
     call = (tuple(inputs), dict(kwargs or {}))
     paths = fx_graphs.flatten_with_path(call)[0]

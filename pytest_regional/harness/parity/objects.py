@@ -148,9 +148,6 @@ def copy_object(name: str, value: Any, memo: dict[int, Any]) -> Any:
 
     One ``memo`` for all arguments keeps what they share shared, and holds the tensors' copies. An object that cannot be
     copied and holds no tensor is returned as it is.
-
-    Raises:
-        RegionalValueError: it holds tensors.
     """
     try:
         with fx_graphs.quietly():

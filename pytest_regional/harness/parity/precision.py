@@ -145,19 +145,12 @@ def float64_everywhere() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Precision:
-    """One precision.
+    """One precision."""
 
-    Attributes:
-        name: as of ``BackendSpec.precision``.
-        dtype: the dtype whose range it has, and for bfloat16, float16 and float32 its values.
-        eps: the spacing of its numbers above 1.
-        usual: the dtype whose defaults of ``torch.testing.assert_close`` are those of this precision.
-    """
-
-    name: str
-    dtype: torch.dtype
-    eps: float
-    usual: torch.dtype
+    name: str  # as of ``BackendSpec.precision``
+    dtype: torch.dtype  # the dtype whose range it has, and for bfloat16, float16 and float32 its values
+    eps: float  # the spacing of its numbers above 1
+    usual: torch.dtype  # the dtype whose defaults of ``torch.testing.assert_close`` are those of this precision
 
     def is_coarser_than(self, dtype: torch.dtype) -> bool:
         """Say whether a tensor of floating or complex ``dtype`` holds more than this precision computes."""

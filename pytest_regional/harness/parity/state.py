@@ -17,7 +17,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -74,8 +74,7 @@ class _Mark:
 ABSENT, A_TENSOR = _Mark("nothing"), _Mark("a tensor")
 
 
-@dataclass(frozen=True, eq=False)
-class StateTensor:
+class StateTensor(NamedTuple):
     """One tensor the program can read or change without being given it; ``label`` is how reports name it."""
 
     label: str
@@ -234,17 +233,11 @@ class Change:
 
 @dataclass(frozen=True, eq=False)
 class ProgramState:
-    """All that is reachable from a callable, found by :func:`find_state`.
+    """All that is reachable from a callable, found by :func:`find_state`."""
 
-    Attributes:
-        tensors: parameters, buffers, tensors in attributes and captured ones.
-        holders: what the program can put other values into.
-        not_compared: what may change and can neither be restored nor compared, with its type.
-    """
-
-    tensors: tuple[StateTensor, ...]
-    holders: tuple[Holder, ...] = ()
-    not_compared: tuple[str, ...] = ()
+    tensors: tuple[StateTensor, ...]  # parameters, buffers, tensors in attributes and captured ones
+    holders: tuple[Holder, ...] = ()  # what the program can put other values into
+    not_compared: tuple[str, ...] = ()  # what may change and can neither be restored nor compared, with its type
 
     def now(self) -> tuple[dict[str, torch.Tensor], dict[str, Change]]:
         """Return the tensors by label as they are by now, and what else has changed."""

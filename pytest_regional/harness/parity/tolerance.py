@@ -135,31 +135,19 @@ class ValueEvidence:
 
 
 class Errors(NamedTuple):
-    """How far off two tensors of floats are: the largest errors of their elements.
+    """How far off two tensors of floats are: the largest errors of their elements."""
 
-    Attributes:
-        candidate: of the compiled program, from the float64 run where there is one, else from eager.
-        eager: of eager from the float64 run; ``None`` without one.
-        allowed: what was allowed where the compiled program came nearest to its limit.
-    """
-
-    candidate: float
-    eager: float | None
-    allowed: float
+    candidate: float  # of the compiled program, from the float64 run where there is one, else from eager
+    eager: float | None  # of eager from the float64 run; ``None`` without one
+    allowed: float  # what was allowed where the compiled program came nearest to its limit
 
 
 class Rounding(NamedTuple):
-    """How far rounding moves a tensor, over runs that are rounded otherwise.
+    """How far rounding moves a tensor, over runs that are rounded otherwise."""
 
-    Attributes:
-        usual: of the largest distances of an element, the median; None where more than rounding differed.
-        largest: of the largest distances of an element, the largest.
-        root_mean_square: of the distances' root mean squares, the largest.
-    """
-
-    usual: float | None
-    largest: float
-    root_mean_square: float
+    usual: float | None  # of the largest distances of an element, the median; None where more than rounding differed
+    largest: float  # of the largest distances of an element, the largest
+    root_mean_square: float  # of the distances' root mean squares, the largest
 
 
 @dataclass(frozen=True)
@@ -185,23 +173,14 @@ NoiseSource = Callable[[int], "Noise"]
 class Noise:
     """How large the rounding of an eager program is: results of runs on one set of inputs, each rounded otherwise.
 
-    Eager's distance from a float64 run is one sample of what rounding does to a tensor. It says too little in three
-    cases:
-
-    * There is no float64 run.
-    * The value is zero in theory (the gradient of a bias before a normalization, or of the bias of attention's keys):
-      what is left of cancelling terms is several times as much in another order of the same sums.
-    * Rounding decides on which side of a kink a value falls (ReLU, a maximum), which moves a gradient by a whole row;
-      or it was lucky. Under bfloat16 autocast the same sums, rounded otherwise, leave 2 to 10 times as much in small
-      models.
-
-    Attributes:
-        runs: the floating tensors of each run, by the names that reports give them.
-        scale: the largest magnitude of any floating tensor of the plain eager run.
+    Eager's distance from a float64 run is one sample of that. It says too little where there is no float64 run; where a
+    value is zero in theory (the gradient of a bias before a normalization), as another order of the same sums leaves
+    several times as much of the terms that cancel; and where rounding decides on which side of a kink a value falls
+    (ReLU, a maximum), or was lucky: under bfloat16 autocast other orders leave 2 to 10 times as much in small models.
     """
 
-    runs: tuple[Tensors, ...]
-    scale: float
+    runs: tuple[Tensors, ...]  # the floating tensors of each run, by the names that reports give them
+    scale: float  # the largest magnitude of any floating tensor of the plain eager run
 
     @classmethod
     def source(cls, eager: Tensors, run: Callable[[int], Tensors | None]) -> NoiseSource:
@@ -342,8 +321,6 @@ def _judge_exact(tolerance: Tolerance, candidate: torch.Tensor, eager: torch.Ten
         rtol, atol = tolerance.rtol or 0.0, tolerance.atol or 0.0
         allowed = atol + rtol * eager.double().abs()
         differs = (candidate.double() - eager.double()).abs() > allowed
-    if not bool(differs.any()):
-        return Verdict()
     error = torch.where(differs, (candidate.double() - eager.double()).abs().clamp(min=1e-300), 0.0)
     return _verdict(differs, error, (candidate, eager, None), allowed)
 

@@ -80,11 +80,7 @@ def _original_untouched(model: torch.nn.Module) -> Iterator[Callable[[], None]]:
 
 
 def _patterns_of(allowed: AllowUnused, model: torch.nn.Module) -> tuple[str, ...]:
-    """Return the patterns, as of a shell, of the names of parameters that may stay without a gradient.
-
-    Raises:
-        ValueError: a pattern that matches no parameter of the model.
-    """
+    """Return the patterns, as of a shell, of the names of parameters that may stay without a gradient."""
     if isinstance(allowed, bool):
         patterns: tuple[str, ...] = ("*",) if allowed else ()
     else:
@@ -111,9 +107,8 @@ def _in_steps(steps: Sequence[StepReport]) -> str:
     return f"in steps {', '.join(map(str, numbers))}"
 
 
-def _listed(names: Sequence[str], most: int = 20) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
 
 
 def assert_training_parity(
@@ -164,34 +159,24 @@ def assert_training_parity(
     tolerance = Tolerance.resolve(level, rtol, atol)
     model = original_of(model)  # the backend under test is to compile what torch.compile compiled already
     patterns = _patterns_of(allow_unused, model)
+    how = {"loss": loss, "optimizer": optimizer, "kwargs": dict(kwargs or {})}
     check = TrainingCheck(
-        regional=regional,
-        model=model,
-        batches=tuple(batches),
-        compiled=compiled,
-        how={"loss": loss, "optimizer": optimizer, "kwargs": dict(kwargs or {})},
-        tolerance=tolerance,
-        compiling_steps=compiling_steps,
+        regional, model, tuple(batches), compiled, how, tolerance=tolerance, compiling_steps=compiling_steps
     )
     report = check.run()
     regional._parity_reports.append(report)
-    if tolerance.uses_fp64:
-        _warn_of_missing_fp64(report.steps)
-    if not report.ok:
-        raise TrainingParityError(report) from check.error
-    _check_unused(report.unused, patterns)
-    return report
-
-
-def _warn_of_missing_fp64(steps: Sequence[StepReport]) -> None:
-    lost = _steps_without_fp64(steps)
+    lost = _steps_without_fp64(report.steps) if tolerance.uses_fp64 else []
     if lost:
         warnings.warn(
             f"no float64 reference {_in_steps(lost)}: {lost[0].fp64_unavailable_reason}. Judged by the defaults of "
             f"torch.testing.assert_close, which know nothing of this program's rounding",
             NoFp64ReferenceWarning,
-            stacklevel=2,
+            stacklevel=1,
         )
+    if not report.ok:
+        raise TrainingParityError(report) from check.error
+    _check_unused(report.unused, patterns)
+    return report
 
 
 def _check_unused(unused: Sequence[str], patterns: Sequence[str]) -> None:
@@ -297,11 +282,7 @@ class TrainingCheck:
 
 
 def owner_of(call: Any, model: torch.nn.Module) -> torch.nn.Module:
-    """Return the module whose parameters ``call`` trains: ``model``, or ``call`` itself if it has others.
-
-    Raises:
-        BadTrainingError: its parameters have other names than the model's.
-    """
+    """Return the module whose parameters ``call`` trains: ``model``, or ``call`` itself if it has others."""
     if not callable(call):
         raise BadTrainingError(f"compiled= returned {call!r}, which cannot be called; return what trains")
     own = {id(parameter) for parameter in model.parameters()}

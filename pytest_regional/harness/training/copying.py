@@ -30,12 +30,7 @@ _OPAQUE = (type, types.ModuleType, types.CodeType)
 
 
 def copy_model(model: torch.nn.Module) -> torch.nn.Module:
-    """Return a copy of ``model`` whose callables, those set on instances too, refer to the copy alone.
-
-    Raises:
-        BadTrainingError: the model cannot be copied, or a callable in it refers to the original in a way that no copy
-            can follow; the message names it.
-    """
+    """Return a copy of ``model`` whose callables, those set on instances too, refer to the copy alone."""
     memo: dict[int, Any] = {}
     try:
         copied = copy.deepcopy(model, memo)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from pytest_regional._base.errors import RegionalError, RegionalWarning
 from pytest_regional._base.text import SHOWN_MISMATCHES, plural
@@ -30,13 +30,11 @@ class TrainingMismatch(Mismatch):
 
 @dataclass(frozen=True)
 class Drift:
-    """Three trainings left to themselves from the first step on: how far eager and compiled are from float64.
+    """Three trainings left to themselves from the first step on: how far compiled and eager are from float64.
 
     A figure, not a verdict: a last bit that differs in one step is another starting point for the next.
     """
 
-    loss_eager: float
-    loss_float64: float
     parameters: float
     parameters_eager: float
 
@@ -107,10 +105,8 @@ class TrainingReport:
     failure: TrainingMismatch | None = None
     unused: tuple[str, ...] = ()
 
-    @property
-    def label(self) -> str:
-        """Its name in the report of a run, next to comparisons of single calls."""
-        return "training"
+    #: Its name in the report of a run, next to comparisons of single calls.
+    label: ClassVar[str] = "training"
 
     @property
     def errors(self) -> dict[str, Errors]:

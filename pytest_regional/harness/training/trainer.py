@@ -26,29 +26,26 @@ Batch: TypeAlias = Any
 Loss: TypeAlias = Callable[[Any, Any], torch.Tensor]
 OptimizerFactory: TypeAlias = Callable[[Iterable[torch.nn.Parameter]], Any]
 Tensors: TypeAlias = Mapping[str, torch.Tensor]
+Values: TypeAlias = Mapping[str, torch.Tensor | None]
 
 adam: OptimizerFactory = functools.partial(torch.optim.Adam, lr=1e-3)
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingStep:
-    """One optimizer step: the loss, the gradients it was taken with, parameters and buffers after it.
+    """One optimizer step: the loss, the gradients it was taken with, parameters and buffers after it."""
 
-    ``number`` counts from 1. A gradient is None where none arrived.
-    """
-
-    number: int
+    number: int  # from 1
     loss: torch.Tensor
-    gradients: Mapping[str, torch.Tensor | None]
+    gradients: Values  # None where none arrived
     parameters: Tensors
     buffers: Tensors
 
     def named_values(self) -> dict[str, torch.Tensor | None]:
         """Return what the step made under the names that reports give it."""
-        values: dict[str, torch.Tensor | None] = {"loss": self.loss}
-        for kind, group in (("gradient of", self.gradients), ("parameter", self.parameters), ("buffer", self.buffers)):
-            values |= {f"{kind} {name}": value for name, value in group.items()}
-        return values
+        groups = {"gradient of": self.gradients, "parameter": self.parameters, "buffer": self.buffers}
+        values = {f"{kind} {name}": value for kind, group in groups.items() for name, value in group.items()}
+        return {"loss": self.loss, **values}
 
     def floats(self) -> dict[str, torch.Tensor]:
         """Return the floating tensors among them."""
@@ -159,11 +156,7 @@ class Trainer:
         self.optimizer.load_state_dict(copy.deepcopy(state.optimizer))
 
     def step(
-        self,
-        batch: Batch,
-        number: int,
-        gradients: Mapping[str, torch.Tensor | None] | None = None,
-        rounding: int | None = None,
+        self, batch: Batch, number: int, gradients: Values | None = None, rounding: int | None = None
     ) -> TrainingStep:
         """Take one step; where ``gradients`` are given, the optimizer gets them instead of those just computed.
 
@@ -181,12 +174,17 @@ class Trainer:
             arguments = tuple(batch) if isinstance(batch, tuple | list) else (batch,)
         transform = widen if self.wide else torch.clone
         copied = copy_inputs(arguments, transform=transform, kwargs={**self.kwargs, **keywords})
+        mode: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        if self.precision is not None:
+            mode = RoundsOperands(self.precision)
+        elif self.wide:
+            mode = float64_everywhere()
         rounded = contextlib.nullcontext() if rounding is None else Rounded(rounding)
         # Seeds the default generators of the CPU and of the parameters' devices, and puts them back.
         devices = {one.device.index or 0 for one in self.parameters.values() if one.device.type == "cuda"}
         with torch.random.fork_rng(devices=sorted(devices)):
             seed_torch(self.seed + number)
-            with self._precision(), rounded:
+            with mode, rounded:
                 loss = self._loss(copied.arguments, copied.keywords, target=next(reversed(keywords), None))
                 loss.backward()
         grads = {name: parameter.grad for name, parameter in self.parameters.items()}
@@ -199,22 +197,13 @@ class Trainer:
         buffers = dict(self.model.named_buffers())
         return TrainingStep(number, loss.detach().clone(), own, _copied(self.parameters), _copied(buffers))
 
-    def _precision(self) -> contextlib.AbstractContextManager[None]:
-        if self.precision is not None:
-            rounds: contextlib.AbstractContextManager[None] = RoundsOperands(self.precision)
-            return rounds
-        return float64_everywhere() if self.wide else contextlib.nullcontext()
-
     def _loss(self, arguments: tuple[Any, ...], keywords: dict[str, Any], target: str | None) -> torch.Tensor:
-        if self.loss is None:
-            output = self.call(*arguments, **keywords)
-            loss = getattr(output, "loss", output)
-        elif target is not None:
-            expected = keywords.pop(target)
-            loss = self.loss(self.call(*arguments, **keywords), expected)
-        else:
-            *inputs, expected = arguments
-            loss = self.loss(self.call(*inputs, **keywords), expected)
+        expected = None
+        if self.loss is not None:
+            *given, last = arguments if target is None else (*arguments, keywords.pop(target))
+            arguments, expected = tuple(given), last
+        output = self.call(*arguments, **keywords)
+        loss = getattr(output, "loss", output) if self.loss is None else self.loss(output, expected)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
             is_tensor = isinstance(loss, torch.Tensor)
             shown = f"a tensor of shape {list(loss.shape)}" if is_tensor else repr(loss)[:100]
@@ -229,8 +218,6 @@ class Trainer:
 def _copied(tensors: Tensors) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
-
-Values = Mapping[str, torch.Tensor | None]
 
 #: Why a step has no float64 reference that could not have one: its tensors are as wide as float64 already.
 NOTHING_TO_REFINE = "nothing that trains has a precision below float64"
@@ -253,11 +240,7 @@ class _Float64:
         self.reason = ""
 
     def step(
-        self,
-        batch: Batch,
-        number: int,
-        start: TrainingState | None = None,
-        gradients: Mapping[str, torch.Tensor | None] | None = None,
+        self, batch: Batch, number: int, start: TrainingState | None = None, gradients: Values | None = None
     ) -> TrainingStep | str:
         if self.reason:
             return self.reason
@@ -273,17 +256,13 @@ class _Float64:
 
 @dataclass
 class References:
-    """Eager and float64 trainings: two that start each step where the compiled run did, two left to themselves.
-
-    ``with_gradient`` names the parameters that got a gradient in any eager step; ``saw_gradient`` is true where one was
-    not zero. ``make_coarse`` makes a trainer in the precision of a backend that computes in a coarser one.
-    """
+    """Eager and float64 trainings: two that start each step where the compiled run did, two left to themselves."""
 
     make: TrainerFactory
     tolerance: Tolerance
-    make_coarse: Callable[[], Trainer] | None = None
-    with_gradient: set[str] = field(default_factory=set)
-    saw_gradient: bool = False
+    make_coarse: Callable[[], Trainer] | None = None  # in the precision of a backend that computes in a coarser one
+    with_gradient: set[str] = field(default_factory=set)  # the parameters that got a gradient in any eager step
+    saw_gradient: bool = False  # whether one was not zero
 
     def __post_init__(self) -> None:
         """Make the copies."""
@@ -334,18 +313,9 @@ class References:
         )
 
     def take(
-        self,
-        trainer: Trainer,
-        batch: Batch,
-        number: int,
-        gradients: Mapping[str, torch.Tensor | None] | None = None,
-        rounding: int | None = None,
+        self, trainer: Trainer, batch: Batch, number: int, gradients: Values | None = None, rounding: int | None = None
     ) -> TrainingStep:
-        """Take a step in eager.
-
-        Raises:
-            BadTrainingError: eager fails there, so it is the test that is wrong.
-        """
+        """Take a step in eager."""
         try:
             return trainer.step(batch, number, gradients, rounding)
         except BadTrainingError:
@@ -361,8 +331,6 @@ class References:
         if isinstance(fp64, str):
             return None
         return Drift(
-            loss_eager=float(eager.loss),
-            loss_float64=float(fp64.loss),
             parameters=_largest_error(candidate.parameters, fp64.parameters),
             parameters_eager=_largest_error(eager.parameters, fp64.parameters),
         )
@@ -439,7 +407,7 @@ def _distance(first: Values, second: Values) -> tuple[float, float]:
 
 def _largest_error(values: Values, exact: Values) -> float:
     """Return the largest distance of any element of ``values`` from the float64 value of it."""
-    pairs = [(values.get(name), truth) for name, truth in exact.items()]
+    pairs = ((values.get(name), truth) for name, truth in exact.items())
     errors = [
         float((value.to(truth.dtype) - truth).abs().max())
         for value, truth in pairs

@@ -15,7 +15,6 @@ everything was compared.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import hashlib
 import json
@@ -23,7 +22,6 @@ import os
 import pickle
 import platform
 import re
-import secrets
 import stat
 import struct
 import sys
@@ -44,10 +42,6 @@ from pytest_regional._torch import cpp
 
 class ArtifactError(RegionalError, RuntimeError):
     """An artifact cannot be used; the message says which, why, and what to do."""
-
-
-class WrongKindError(ArtifactError):
-    """It holds something else than was asked for."""
 
 
 class UnstorableError(RegionalValueError):
@@ -133,7 +127,7 @@ def unseal(
     where = where or "these bytes"
     header, payload = _opened(data, where)
     if header["kind"] != kind:
-        raise WrongKindError(f"{where} holds {header['kind']!r}, not {kind!r}. Check the path.")
+        raise ArtifactError(f"{where} holds {header['kind']!r}, not {kind!r}. Check the path.")
     if key is not None and header["key"] != key:
         raise ArtifactError(
             f"{where} belongs to the key {header['key'] or '(none)'}, not to {key}: it was moved or copied. "
@@ -371,9 +365,6 @@ def _unsafe() -> Iterator[None]:
         raise ArtifactError(f"{error.fault}. {_WHY} {error.remedy}") from None
 
 
-_TEMPORARY = ".regional-tmp"
-
-
 def write_artifact(path: Path, payload: bytes, kind: str) -> None:
     """Seal ``payload`` and write it to ``path`` atomically, with missing directories.
 
@@ -385,7 +376,8 @@ def write_artifact(path: Path, payload: bytes, kind: str) -> None:
     if path.exists() and not path.is_file():
         raise ArtifactError(f"{path} is {_what(path.stat().st_mode)}. Name a file.")
     require_private(path.parent)
-    write_atomically(path, seal(payload, kind=kind))
+    files.remove_abandoned(path.parent)
+    files.write_whole(path, seal(payload, kind=kind), mode=0o600, sync=True)
 
 
 def read_artifact(path: Path, kind: str) -> bytes:
@@ -424,74 +416,3 @@ def read_private(path: Path) -> bytes:
 
 def _what(mode: int) -> str:
     return "a directory" if stat.S_ISDIR(mode) else "not a regular file"
-
-
-def write_atomically(path: Path, data: bytes, *, scratch: Path | None = None) -> None:
-    """Write ``data`` to ``path`` atomically: a reader sees the old file or the complete new one.
-
-    The bytes are written to a temporary file, flushed to disk, and renamed. A killed writer leaves the temporary file,
-    which the next writer in the same directory removes. (After a crash of the machine the old file may be back.)
-
-    Args:
-        path: in an existing directory.
-        data: the complete content.
-        scratch: an existing directory on the same file system for the temporary file; by default that of ``path``.
-
-    Raises:
-        OSError: no space, no permission; nothing has changed.
-    """
-    folder = scratch or path.parent
-    remove_abandoned(folder)
-    with _temporary(folder) as (descriptor, temporary):
-        view = memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view) :]
-        os.fsync(descriptor)
-        os.replace(temporary, path)
-
-
-@contextlib.contextmanager
-def _temporary(folder: Path) -> Iterator[tuple[int, Path]]:
-    """Yield a locked new file and its name; it is deleted afterwards unless it was renamed."""
-    while True:
-        temporary = folder / f"{secrets.token_hex(8)}{_TEMPORARY}"
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        _lock(descriptor)
-        if os.fstat(descriptor).st_nlink:
-            break
-        # A writer that came between open and lock considered the file abandoned.
-        os.close(descriptor)
-    try:
-        yield descriptor, temporary
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        os.close(descriptor)
-
-
-def _lock(descriptor: int, *, wait: bool = True) -> bool:
-    """Lock the file until the process ends; return whether that succeeded."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        # Held by a running writer, or a file system without locks: then no file there is considered abandoned.
-        return False
-    return True
-
-
-def remove_abandoned(folder: Path) -> int:
-    """Remove the temporary files of killed writers, and return how many.
-
-    A lock, unlike a process id, also works across containers and machines.
-    """
-    removed = 0
-    for path in folder.glob(f"*{_TEMPORARY}"):
-        with contextlib.suppress(OSError):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
-                if _lock(descriptor, wait=False):
-                    os.unlink(path)
-                    removed += 1
-            finally:
-                os.close(descriptor)
-    return removed

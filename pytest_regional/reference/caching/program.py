@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from pytest_regional._base.files import write_whole
 from pytest_regional._torch.aot_autograd import effect_token_count
 from pytest_regional._torch.autograd_cache import is_serializable, why_unserializable
 from pytest_regional._torch.caches import CodeFile, code_files, inductor_cache_dir, libraries_at_hand
@@ -25,7 +26,7 @@ from pytest_regional._torch.fx_graphs import attribute, is_graph_module, use_box
 from pytest_regional._torch.inductor import aot_compiled_artifact, output_code
 from pytest_regional._torch.operators import is_higher_order_op, is_op_overload
 from pytest_regional._torch.tracing import is_fake_tensor, is_symbolic, without_dispatch_modes
-from pytest_regional.reference.caching.container import UnstorableError, dumped, write_atomically
+from pytest_regional.reference.caching.container import UnstorableError, dumped
 from pytest_regional.reference.compile_regions import Compiled, as_graph_target
 
 
@@ -37,7 +38,7 @@ def materialized(files: Iterable[CodeFile]) -> Iterator[None]:
         path = inductor_cache_dir() / file.path
         if not path.is_file() or path.read_bytes() != file.content:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, file.content)
+            write_whole(path, file.content, mode=0o600)
         in_place[str(path)] = file
     with libraries_at_hand(in_place):
         yield

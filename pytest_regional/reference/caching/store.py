@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pytest_regional._base.files import remove_abandoned, write_whole
 from pytest_regional._base.text import masked, shown, without_secrets_of
 from pytest_regional._torch import caches as private
 from pytest_regional._torch import config
@@ -30,7 +31,6 @@ from pytest_regional.reference.caching.container import (
     seal,
     unseal,
     warn_once,
-    write_atomically,
 )
 
 _SUFFIX = ".artifact"
@@ -127,7 +127,9 @@ class LocalStore(EntryFiles):
             require_private(folder)
             require_private(scratch)
             sealed = seal(payload, kind=KIND, key=key)
-            write_atomically(folder / f"{hashlib.sha256(payload).hexdigest()[:40]}{_SUFFIX}", sealed, scratch=scratch)
+            remove_abandoned(scratch)
+            name = f"{hashlib.sha256(payload).hexdigest()[:40]}{_SUFFIX}"
+            write_whole(folder / name, sealed, scratch=scratch, mode=0o600, sync=True)
         except (OSError, ArtifactError) as error:
             # The message may name a temporary file, so it does not identify the failure.
             same = f"save {self.folder} {type(error).__name__} {getattr(error, 'errno', '')}"

@@ -1,8 +1,8 @@
 """Graph passes for a pipeline: each a small frozen dataclass with a name, a uuid and its declarations.
 
 ``canonicalization`` cleans up and removes dead code, ``annotate`` marks ops for compilation, adds order edges and
-overlaps collectives; ``RegionalInductor``, next to its function, compiles regions. ``version`` is part of all their
-uuids.
+overlaps collectives; ``RegionalInductor``, in ``reference.regional_inductor``, compiles regions. Each uuid contains a
+digest of this project's code as ``version``.
 """
 
 from pytest_regional.reference.passes.annotate import (

@@ -29,8 +29,7 @@ from pytest_regional.reference.ordering.edges import is_control_deps
 from pytest_regional.reference.overlap import OverlapPlan, overlap_collectives
 from pytest_regional.reference.overlap.program import Cost, compute_cost
 from pytest_regional.reference.pass_protocol import DEFAULT_GRAPHS, GRAPH_KINDS, OWN_CODE, Pass, PipelineError
-from pytest_regional.reference.pipeline.call import op_name
-from pytest_regional.reference.regions import checked_settings, freeze
+from pytest_regional.reference.regions import called_name, checked_settings, freeze
 
 # Their bodies are ordinary graphs; those of others are functions of single elements.
 _RUN_GRAPHS = ("cond", "while_loop", "invoke_subgraph", "tag_activation_checkpoint", "autograd_function_apply", "wrap")
@@ -119,7 +118,7 @@ def _nodes(graph: torch.fx.Graph, seen: set[int]) -> Iterator[torch.fx.Node]:
     for node in graph.nodes:
         if node.op in ("call_function", "call_method", "call_module"):
             yield node
-            for body in bodies_of(node) if op_name(node).startswith(_RUN_GRAPHS) else ():
+            for body in bodies_of(node) if called_name(node).startswith(_RUN_GRAPHS) else ():
                 if id(body) not in seen:
                     seen.add(id(body))
                     yield from _nodes(body.graph, seen)
@@ -176,7 +175,7 @@ def _names(node: torch.fx.Node) -> tuple[str, ...]:
     if is_higher_order_op(target):
         name = str(target.name())
         return name, name.removesuffix("_backward"), f"higher_order.{name}"
-    return (op_name(node),)
+    return (called_name(node),)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,17 +16,16 @@ from pytest_regional._torch.fx_graphs import (
     bodies_of,
     children_of_module,
     flatten,
-    is_graph_module,
     quietly,
     tensors_of_module,
     unflatten,
 )
 from pytest_regional._torch.joint_graph import CompiledJoint, evaluate_size_guards, load_compiled
-from pytest_regional._torch.operators import is_higher_order_op, is_op_overload
 from pytest_regional._torch.tracing import is_symbolic, plain_symbol, storage_key
 from pytest_regional.reference.artifacts import PathLike, loadable, savable
 from pytest_regional.reference.caching.container import ArtifactError, read_artifact, write_artifact
 from pytest_regional.reference.caching.program import materialized
+from pytest_regional.reference.regions import called_name
 
 _REMEDY = "Capture and compile the model for such calls"
 
@@ -503,24 +502,7 @@ def count_ops(gm: torch.fx.GraphModule, known: dict[int, Counter[str]] | None = 
         counts = known[id(gm)] = Counter()
         for node in gm.graph.nodes:
             if node.op not in ("placeholder", "output", "get_attr"):
-                counts[op_name(node)] += 1
+                counts[called_name(node)] += 1
                 for body in bodies_of(node):
                     counts.update(count_ops(body, known))
     return known[id(gm)]
-
-
-def op_name(node: torch.fx.Node) -> str:
-    """Return the operator's name in reports."""
-    target: Any = node.target
-    if node.op == "call_method":
-        return f".{target}"
-    if node.op == "call_module":
-        owner = node.graph.owning_module
-        called = owner.get_submodule(target) if owner is not None else None
-        return str(target) if called is None or is_graph_module(called) else type(called).__name__
-    if is_op_overload(target):
-        return str(target)
-    if is_higher_order_op(target):
-        return str(target.name())
-    module, name = getattr(target, "__module__", None), getattr(target, "__name__", str(target))
-    return name if module is None else f"{module.lstrip('_')}.{name}"

@@ -15,9 +15,10 @@ from typing import Any
 
 import torch.fx
 
+from pytest_regional._base.errors import RegionalValueError
 from pytest_regional._base.text import tuple_text, unknown_name
 from pytest_regional._torch import pass_forms
-from pytest_regional._torch.pass_forms import PassForm, PassFormUnknownError, form_of
+from pytest_regional._torch.pass_forms import PassForm, form_of
 from pytest_regional.reference.pass_protocol import (
     DEFAULT_GRAPHS,
     GRAPH_KINDS,
@@ -345,7 +346,7 @@ def declared_pass(given: Any) -> DeclaredPass:
         raise InvalidPassError(f"{given.__name__} is a class: a pipeline needs an instance, {given.__name__}(...).")
     try:
         form = form_of(given, pass_forms.MODULE, ("graph",), offers_inputs=True)
-    except PassFormUnknownError as error:
+    except RegionalValueError as error:
         raise InvalidPassError(f"{error}: {_WHAT_IS_ONE}.") from None
     if form is None:
         raise InvalidPassError(f"{given!r} cannot be called: {_WHAT_IS_ONE}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_regional._base.files import dumps
 from pytest_regional.report.ci import kept_code
-from pytest_regional.report.document import BAD, OUTCOMES, SHOWN, RunReport, column_of, counter_totals, worst_margin
+from pytest_regional.report.document import BAD, OUTCOMES, SHOWN, RunReport, counter_totals, matrix_of, worst_margin
 from pytest_regional.report.facts import Facts
 
 
@@ -178,6 +178,7 @@ def html_of(report: RunReport) -> str:
     )
     tests = sorted(report.tests, key=lambda fact: (OUTCOMES.index(fact["outcome"]), fact["test"]))
     data, bare = _embedded(tests)
+    columns, rows = matrix_of(tests)
     left, failures = MOST_FAILURES, []
     for fact in tests:
         left -= len(fact["failure"])
@@ -185,7 +186,8 @@ def html_of(report: RunReport) -> str:
     page = environment.get_template("report.html.j2").render(
         report=report,
         tests=tests,
-        matrix=_matrix(tests),
+        columns=columns,
+        rows=rows,
         outcomes=[outcome for outcome in SHOWN if any(fact["outcome"] == outcome for fact in tests)],
         bad=sum(fact["outcome"] in BAD for fact in tests),
         counters={name: count for name, count in counter_totals(tests).items() if count},
@@ -200,17 +202,6 @@ def html_of(report: RunReport) -> str:
         bare=bare,
     )
     return page.translate(_ESCAPES)
-
-
-def _matrix(tests: Sequence[Facts]) -> dict[str, Any]:
-    columns = sorted({column_of(fact) for fact in tests})
-    suites = sorted({fact["suite"] for fact in tests})
-    counts = Counter((suite, column_of(fact), fact["outcome"]) for fact in tests for suite in (fact["suite"], "all"))
-    cells = {
-        suite: [[(o, counts[suite, column, o]) for o in SHOWN if counts[suite, column, o]] for column in columns]
-        for suite in ("all", *suites)
-    }
-    return {"columns": columns, "rows": cells}
 
 
 def _drawn(fact: Facts) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from pytest_regional.emulation import EmulationError
+from pytest_regional._base.errors import OutOfTimeError
 from pytest_regional.emulation.launch import launch_kernel
 from pytest_regional.emulation.memory import Memory
 
@@ -36,7 +36,7 @@ def test_a_launch_ends_when_its_time_is_up(kind, together):
     memory, arguments = Memory(), {"out": torch.zeros(4), "KIND": kind}
     with (
         memory.until(time.process_time() + 0.05),
-        pytest.raises(EmulationError, match=r"endless, program \(\d, 0, 0\): out of time"),
+        pytest.raises(OutOfTimeError, match=r"endless, program \(\d, 0, 0\): out of time"),
     ):
         launch_kernel(endless, (2,), {**arguments, "ROUNDS": LONG}, memory=memory, together=together)
     launch_kernel(endless, (2,), {**arguments, "ROUNDS": 9}, memory=memory, together=together)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_regional._base.files import remove_abandoned
 from pytest_regional.reference import CacheWarning
 from pytest_regional.reference.caching import container
-from pytest_regional.reference.caching.container import remove_abandoned
 from pytest_regional.reference.caching.store import LocalStore
 from tests.faults.caching import trials, writer
 

@@ -8,7 +8,7 @@ import torch
 from pytest_regional._base.errors import RegionalValueError
 from pytest_regional.fuzz.model.arguments import TensorInput
 from pytest_regional.fuzz.model.building import Builder, Picks, Refused, check_buildable, value_ranges
-from pytest_regional.fuzz.model.program import Block, Program, ProgramError, Region, Step
+from pytest_regional.fuzz.model.program import Block, Program, Region, Step
 from pytest_regional.fuzz.model.source import DEFINITIONS
 from pytest_regional.fuzz.operators.table import operator_named, operators
 from tests.fuzz.generator.examples import program_with
@@ -175,7 +175,7 @@ def test_checking_names_the_step():
     from pytest_regional.fuzz.model.program import Program
 
     bad = Program((TensorInput((4,)),), (Step("sin", (0,), (), (1,)), Step("mm", (1, 0), (), (2,))), (2,))
-    with pytest.raises(ProgramError, match=r"step 1 \(mm\)"):
+    with pytest.raises(RegionalValueError, match=r"step 1 \(mm\)"):
         check_buildable(bad)
 
 

@@ -1,12 +1,13 @@
 """Templates: each fits where it should, is drawn often enough, and keeps to the families that are asked for."""
 
+import itertools
 import random
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 
-from pytest_regional.fuzz.draw.encoding import Options
+from pytest_regional.fuzz.draw.encoding import EncodedArgument, EncodedPlan, EncodedProgram, Options, program_of
 from pytest_regional.fuzz.draw.graphs import random_program
 from pytest_regional.fuzz.draw.templates import DRAWN, TEMPLATES, add_template
 from pytest_regional.fuzz.model.arguments import TensorInput
@@ -106,7 +107,19 @@ def test_patterns_stand_in_a_region_outside_and_across_its_boundary():
     assert regions == [["one"] * 8, [None] * 8, ["one", None] * 4]
 
 
-@pytest.mark.slow("draws a thousand programs", fast="test_it_fits_behind_a_program_and_runs")
+def test_each_is_chosen_by_a_code(monkeypatch):
+    chosen = set()
+    monkeypatch.setattr(
+        "pytest_regional.fuzz.draw.encoding.add_template",
+        lambda builder, choice, *others, **more: chosen.add(choice),
+    )
+    for duplicate, variation in itertools.product(range(1, 256, 4), range(4)):
+        plan = EncodedPlan(duplicate=duplicate, variation=variation)
+        program_of(EncodedProgram((EncodedArgument(),), (), plan=plan))
+    assert chosen == {*range(len(TEMPLATES))}
+
+
+@pytest.mark.slow("draws a thousand programs", fast="test_each_is_chosen_by_a_code")
 def test_each_is_in_some_of_many_programs(monkeypatch):
     found = Counter()
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from pytest_regional.harness.blame.culprit import RAISED, Change, Experiments, OutOfTimeError
+from pytest_regional._base.errors import OutOfTimeError
+from pytest_regional.harness.blame.culprit import RAISED, Change, Experiments
 
 USUAL = frozenset({"value of output[0]", "value of output[1]"})
 

@@ -140,6 +140,21 @@ def twins(x, w):
         return h @ w
 
 
+def test_facts_of_a_compile():
+    """What Inductor gets is noted before its passes change it; the second product has the code of the first."""
+    noted = CompileFacts()
+    with regional("reference", "cpu") as r, r.observer.listened_to_by(noted):
+        r.run(lambda x, w: twins(torch.tanh(x), w), r.randn(8, 8), r.randn(8, 8))
+    ((*inputs, mm, _),) = noted.handed_over
+    assert len(inputs) == 2
+    assert all(line.startswith("placeholder ") and "torch.float32 [8, 8] [8, 1]" in line for line in inputs), inputs
+    assert mm.startswith("aten.mm.default "), mm
+    assert noted.eager == [Counter(["aten.tanh.default"])]
+    assert noted.calls == [["one", "two"]]
+    assert [len(settings) > 100 for settings in noted.settings] == [True]
+    assert ["mm" in str(kernels) for kernels in noted.launches] == [True]
+
+
 def holds(r, fn, *inputs):
     r.assert_parity(fn, *inputs, level="bitwise")
 
@@ -149,13 +164,13 @@ def has_a_partition_each(r, fn, *inputs):
     assert {one.partitions for one in record.regions} == {1}
 
 
-SEARCHES = pytest.mark.slow("searches with some ten compiles", fast="test_a_stage")
+SEARCHES = pytest.mark.slow("searches with some ten compiles", fast="test_facts_of_a_compile")
 
 
 @pytest.mark.parametrize(
     ("fault", "check", "layer"),
     [
-        pytest.param("every_op_alone", has_a_partition_each, "partitioning", marks=SEARCHES),
+        ("every_op_alone", has_a_partition_each, "partitioning"),
         ("first_input_kept", holds, "call"),
         pytest.param("sigmoid_rounded", holds, "extraction", marks=SEARCHES),
         ("output_detached", holds, "backend"),

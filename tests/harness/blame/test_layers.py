@@ -10,6 +10,7 @@ from string import ascii_lowercase
 import pytest
 
 from pytest_regional._torch.vetoes import Application, Setting
+from pytest_regional.backends.spec import BackendSpec
 from pytest_regional.harness.blame.culprit import Experiments
 from pytest_regional.harness.blame.facts import CompileFacts
 from pytest_regional.harness.blame.layers import Suspects, Veto
@@ -35,6 +36,7 @@ class Tried:
     settings: frozenset[str] = frozenset()
     eager: frozenset[str] = frozenset()
     passes: frozenset[int] = frozenset()
+    instead: bool = False
 
 
 def search(
@@ -77,6 +79,7 @@ def search(
             frozenset(held),
             change.eager_regions,
             change.passes_left_out,
+            change.instead is not None,
         )
         answer = (tried.compiles or eager_fails) and fails(tried)
         return answer if isinstance(answer, frozenset) else USUAL if answer else frozenset()
@@ -315,6 +318,19 @@ def test_a_region_without_a_step():
 def test_no_region():
     found = search(lambda tried: not tried.backend, regions=REGIONS)
     assert (found.layer, found.regions) == ("backend", ())
+
+
+def test_backends_are_compared_with_every_region_left_eager():
+    """Where it is wrong with all of them eager, what it makes of regions is no explanation."""
+    sine, cosine = (CompileFacts(eager=[Counter([name])]) for name in ("aten.sin.default", "aten.cos.default"))
+    instead, eager = "backend 'torch' in its place", "all regions left eager"
+    found = search(
+        lambda tried: not (tried.backend or tried.instead),
+        regions=REGIONS,
+        peers={"torch": BackendSpec("torch", lambda: None)},
+        seen={"": sine, eager: cosine, instead: cosine, f"{instead}, {eager}": cosine},
+    )
+    assert (found.layer, found.regions, found.difference) == ("backend", (), "")
 
 
 def test_what_the_backend_does_otherwise():

@@ -99,14 +99,13 @@ def test_a_wrong_lowering_of_generated_code(wrong_sine, backend):
     assert found.sentence.startswith("region 'second': lowering of aten.sin.default at sin")
 
 
-@pytest.mark.slow("searches with some ten compiles", fast="test_a_wrong_lowering_in_a_region")
-def test_a_wrong_lowering_of_a_whole_graph(wrong_sine):
-    found = searched(backend="inductor")
+def test_a_wrong_lowering_of_a_whole_graph(wrong_product, few_repeats):
+    found = searched(products, "inductor", level="bitwise")
     assert (found.layer, found.regions, found.confidence) == ("lowering", (), "confirmed")
-    assert found.steps[0].what.startswith("aten.sin.default")
+    assert found.steps[0].what.startswith("aten.mm.default")
 
 
-@pytest.mark.slow("searches with some ten compiles", fast="test_nothing_stays_behind")
+@pytest.mark.slow("searches with some ten compiles", fast="test_a_wrong_lowering_in_a_region")
 def test_a_second_search_finds_the_same(wrong_sine):
     """Caches would answer its experiments with what other experiments of the first one compiled."""
     with regional("inductor", "cpu", expects_regions=False) as r:
@@ -120,7 +119,7 @@ def emulation_checked():
     check_emulation(device_under_test("cuda-emulated"))
 
 
-@pytest.mark.slow("searches with some ten compiles", fast="test_wrong_code_of_one_kind_of_gpu_kernel")
+@pytest.mark.slow("searches with some ten compiles", fast="test_a_wrong_lowering_in_a_region")
 @pytest.mark.parametrize("backend", ["reference", "inductor"])
 def test_a_wrong_lowering_of_gpu_code(emulation_checked, wrong_sine, backend):
     with regional(backend, "cuda-emulated", expects_regions=False) as r:
@@ -129,7 +128,26 @@ def test_a_wrong_lowering_of_gpu_code(emulation_checked, wrong_sine, backend):
     assert found.steps[0].what.startswith("aten.sin.default at sin")
 
 
-@pytest.mark.slow("searches with some ten compiles", fast="test_a_wrong_lowering_in_a_region")
+def test_settings_of_gpu_code_are_tried_for_a_gpu_alone(monkeypatch):
+    def fails(program, *inputs):
+        raise AssertionError("wrong")
+
+    def tried_on(device):
+        seen = []
+        monkeypatch.setattr(
+            "pytest_regional.harness.blame.reproducing.search",
+            lambda experiments, suspects: seen.extend(suspects.settings) or Culprit("unknown"),
+        )
+        with regional("aot_eager", device, expects_regions=False) as r:
+            r.blame(torch.sin, r.randn(2), check=fails)
+        return {one.sentence for one in seen}
+
+    cpu, gpu = tried_on("cpu"), tried_on("cuda-emulated")
+    assert "no persistent reductions" in gpu - cpu
+    assert cpu < gpu
+
+
+@pytest.mark.slow("searches with some ten compiles", fast="test_settings_of_gpu_code_are_tried_for_a_gpu_alone")
 def test_wrong_code_of_one_kind_of_gpu_kernel(emulation_checked, monkeypatch):
     """Sums of a kernel that keeps a whole row are maxima; those of a loop over the row are right."""
     reduction = TritonKernel.reduction
@@ -145,7 +163,7 @@ def test_wrong_code_of_one_kind_of_gpu_kernel(emulation_checked, monkeypatch):
     assert found.sentence.startswith("code generation: right with no persistent reductions (confirmed)")
 
 
-@pytest.mark.slow("searches with some ten compiles", fast="test_a_wrong_lowering_in_a_region")
+@pytest.mark.slow("searches with some ten compiles", fast="test_a_wrong_gradient_alone")
 def test_a_wrong_gradient(wrong_sine):
     """The backward of a cosine has a sine."""
 
@@ -157,6 +175,25 @@ def test_a_wrong_gradient(wrong_sine):
         found = r.blame(cosine, r.randn(8, requires_grad=True))
     assert (found.layer, found.confidence) == ("lowering", "confirmed")
     assert found.steps[0].what.startswith("aten.sin.default")
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * gradient
+
+
+def test_a_wrong_gradient_alone(few_repeats):
+    def backend(gm, inputs):
+        return lambda *arguments: [Doubled.apply(one) for one in gm(*arguments)]
+
+    with regional(BackendSpec("doubled", lambda: backend), "cpu", expects_regions=False) as r:
+        found = r.blame(products, *(r.randn(8, 8, requires_grad=True) for _ in range(2)))
+    assert (found.layer, found.confidence) == ("backend", "confirmed")
 
 
 def test_nothing_is_to_blame():
@@ -203,7 +240,7 @@ def leaves_all(graph: torch.fx.Graph) -> None:
     pass
 
 
-@pytest.mark.slow("searches with some ten compiles", fast="test_what_the_backend_can_do_otherwise")
+@pytest.mark.slow("searches with some ten compiles", fast="test_a_check_of_the_compile_itself")
 def test_a_pass_of_the_users():
 
     def check(program, *inputs):
@@ -277,7 +314,7 @@ def test_a_failure_of_the_second_call(few_repeats):
 
 @pytest.mark.slow(
     "searches with some ten compiles",
-    fast="tests/harness/blame/test_layers.py::test_a_region_that_is_wrong_without_inductor",
+    fast="tests/harness/blame/test_layers.py::test_backends_are_compared_with_every_region_left_eager",
 )
 def test_a_failure_with_every_region_left_eager():
     """That another backend makes two partitions of the region is no explanation then."""
@@ -330,7 +367,10 @@ def test_the_budget_of_a_search():
             FollowUp.of(text)
 
 
-@pytest.mark.slow("searches with some ten compiles", fast="tests/harness/blame/test_layers.py::test_steps_of_two_kinds")
+@pytest.mark.slow(
+    "searches with some ten compiles",
+    fast="tests/harness/blame/test_layers.py::test_what_a_step_of_another_kind_fixes_as_well_is_not_confirmed",
+)
 def test_a_wrong_value_of_a_fused_kernel_that_several_steps_fix():
     """The absolute value of a byte is not rounded to one in the kernel; whatever makes a tensor of it rounds it."""
 
@@ -400,7 +440,7 @@ def test_a_wrong_annotation_is_no_failure_of_a_compiler():
         r.blame(misspelt, torch.ones(3), check=lambda program, x: r.run(program, x))
 
 
-@pytest.mark.slow("searches with some ten compiles", fast="tests/plugin/test_option_blame.py::test_deep")
+@pytest.mark.slow("searches with some ten compiles", fast="test_a_search_that_fails_hides_nothing")
 def test_the_depth_is_asked_for(wrong_sine):
     for depth, blame in (("off", None), ("region", "region 'second': with it left eager"), ("deep", "lowering of")):
         with regional("reference", "cpu", blame_depth=depth) as r, pytest.raises(ParityError) as caught:
@@ -439,9 +479,8 @@ def test_nothing_stays_behind(searched_once):
     assert searched_once.counted_later["region_compiles"] == 2
 
 
-@pytest.mark.slow("searches with some ten compiles", fast="test_a_wrong_lowering_in_a_region")
-def test_the_experiments_are_told(wrong_sine):
-    found = searched(seconds=30)
+def test_the_experiments_are_told(searched_once):
+    found = searched_once.found
     assert "the same" in found.evidence
     assert "region 'second' left eager" in found.evidence
     data = found.as_data()

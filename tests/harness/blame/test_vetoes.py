@@ -23,7 +23,7 @@ def compiled():
     with regional("inductor", "cpu", expects_regions=False) as harness:
 
         def call(program, *inputs):
-            harness.reset()
+            harness._reset()
             record = harness.run(program, *inputs)
             return record.output, str(record.code)
 

@@ -9,7 +9,7 @@ import torch
 
 from pytest_regional import CompileTimeError
 from pytest_regional._base.errors import RegionalRuntimeError, RegionalValueError
-from pytest_regional.harness.compile_times import CompileTimeCheck, CompileTimes, measure_in_turns
+from pytest_regional.harness.compile_times import CLOCKS, CompileTimeCheck, CompileTimes, Measured, measure_in_turns
 from pytest_regional.testing import regional
 
 from .programs import SlowPass, equal, marked, plain
@@ -20,14 +20,17 @@ def times(*seconds, phase="passes", other=0.001, program="f", not_measured=()):
     return CompileTimes("inductor", program, compiles, not_measured)
 
 
-@pytest.mark.slow("measures a dozen compiles", fast="test_the_ratio_is_that_of_the_medians")
+@pytest.mark.slow(
+    "measures a dozen compiles",
+    fast="tests/harness/compile_times/test_measuring.py::test_phases_of_cold_compiles_add_up_and_each_takes_time",
+)
 def test_equal_programs_pass():
     with regional("reference") as r:
         found = r.assert_compile_time(plain, r.randn(8, 8), against=equal, at_most=2.0, phase="inductor")
     assert 0.5 < found.ratio < 2
 
 
-@pytest.mark.slow("measures a dozen compiles", fast="test_the_ratio_is_that_of_the_medians")
+@pytest.mark.slow("measures a dozen compiles", fast="test_a_ratio_above_the_limit_fails")
 @pytest.mark.parametrize(
     ("backend", "setting"), [("reference", "pre_grad_custom_pass"), ("inductor", "post_grad_custom_post_pass")]
 )
@@ -42,7 +45,7 @@ def test_a_slow_pass_fails_and_is_named(backend, setting):
     assert "0.2" in said
 
 
-@pytest.mark.slow("measures a dozen compiles", fast="test_the_ratio_is_that_of_the_medians")
+@pytest.mark.slow("measures a dozen compiles", fast="test_cpu_time_sees_work_and_no_waiting")
 def test_cpu_time_is_the_default_and_sees_work_and_no_waiting(monkeypatch):
     with regional("reference") as r, torch._inductor.config.patch(pre_grad_custom_pass=SlowPass()):
         given = {"against": plain, "at_most": 3, "phase": "passes"}
@@ -66,20 +69,62 @@ def test_the_phase_that_grew_is_named_where_all_are_compared():
     assert "slowest: region mlp of the forward graph 0.300 s" in said
 
 
-@pytest.mark.slow("measures a dozen compiles", fast="test_equal_programs_pass")
+@pytest.mark.slow("measures a dozen compiles", fast="test_what_is_compared")
 def test_another_backend_is_compared_on_the_same_program():
     with regional("reference") as r:
         found = r.assert_compile_time(plain, r.randn(8, 8), against="inductor", at_most=20, phase="dynamo")
     assert (found.new.backend, found.old.backend) == ("reference", "inductor")
 
 
-@pytest.mark.slow("measures a dozen compiles", fast="test_the_ratio_is_that_of_the_medians")
+@pytest.mark.slow("measures a dozen compiles", fast="test_what_is_compared")
 def test_a_kept_record_is_compared():
     with regional("reference") as r:
         x = r.randn(8, 8)
         kept = r.compile_times(plain, x, repeat=5)
         found = r.assert_compile_time(plain, x, against=kept, at_most=5, phase="dynamo")
     assert found.old is kept
+
+
+@pytest.fixture
+def nothing_measured(monkeypatch):
+    """Have a compile take three times as long where it is one of ``marked``, by the clock of the CPU alone."""
+
+    def measure(measured, *, kept=True):
+        seconds = 0.3 if (measured.fn, measured.clock) == (marked, "cpu") else 0.1
+        measured.compiles += [{("passes", ""): seconds}] if kept else []
+
+    monkeypatch.setattr(Measured, "measure", measure)
+
+
+@pytest.mark.usefixtures("nothing_measured")
+def test_a_ratio_above_the_limit_fails():
+    with regional("aot_eager", expects_regions=False) as r:
+        with pytest.raises(CompileTimeError, match=r"marked on aot_eager: 3\.00 times .* \(medians of 5 compiles\)"):
+            r.assert_compile_time(marked, r.randn(2, 2), against=plain, at_most=2)
+        assert r.assert_compile_time(marked, r.randn(2, 2), against=plain, at_most=4).ratio == pytest.approx(3)
+        assert r.assert_compile_time(marked, r.randn(2, 2), against=plain, clock="wall").ratio == pytest.approx(1)
+
+
+@pytest.mark.usefixtures("nothing_measured")
+def test_what_is_compared():
+    with regional("aot_eager", expects_regions=False) as r:
+        x = r.randn(2, 2)
+        found = r.assert_compile_time(plain, x, against="inductor")
+        assert (found.new.backend, found.old.backend) == ("aot_eager", "inductor")
+        assert {found.new.program, found.old.program} == {"plain"}
+        kept = r.compile_times(plain, x)
+        assert r.assert_compile_time(plain, x, against=kept).old is kept
+
+
+def test_cpu_time_sees_work_and_no_waiting():
+    began = CLOCKS["cpu"]()
+    time.sleep(0.3)
+    waited = CLOCKS["cpu"]() - began
+    end = time.thread_time() + 0.2
+    while time.thread_time() < end:
+        pass
+    assert waited < 0.1
+    assert CLOCKS["cpu"]() - began - waited > 0.1
 
 
 def test_programs_compile_in_turns_and_each_is_first_as_often():

@@ -8,7 +8,7 @@ import torch
 from pytest_regional import GoldenError, testing
 from pytest_regional._base.errors import RegionalRuntimeError, RegionalValueError
 from pytest_regional._torch import torch_version
-from pytest_regional.harness.goldens.facts import FACTS
+from pytest_regional.harness.goldens.checking import FACTS
 from pytest_regional.harness.goldens.file import GoldenFile, GoldenKey, device_class
 from pytest_regional.testing import regional
 from tests.harness.programs import in_region, pair, product, two_products, unannotated
@@ -48,6 +48,7 @@ def test_facts_of_a_program(r, path):
         "input 0: torch.float32 [4, 8] [8, 1] cpu",
         "input 1: torch.float32 [8, 8] [8, 1] cpu",
     ]
+    assert "the precision of products: highest" in lines(path, "key")
 
 
 def shared(x, w):
@@ -84,14 +85,19 @@ def test_a_record_and_a_program_have_the_same_golden(r, path):
 
 
 def test_a_difference(r, path):
-    write(r, path, product, *pair(r))
-    assert difference(r, path, unannotated, *pair(r))[0] == "inference: aten.mm.default moved out of region product"
+    write(r, path, product, *pair(r, requires_grad=True))
+    found = difference(r, path, unannotated, *pair(r, requires_grad=True))
+    assert found[0] == "forward: aten.mm.default moved out of region product"
+    assert found[1].startswith("backward: ")
+    assert found[1].endswith("moved out of region product")
+    assert found[2:4] == ["forward: 0 calls of regions, was 1", "backward: 0 calls of regions, was 1"]
 
 
 @pytest.mark.parametrize("backend", ["torch", "inductor", "aot_eager"])
 def test_other_backends(backend, path):
     with regional(backend, "cpu") as r:
         write(r, path, product, *pair(r, requires_grad=True))
+        assert backend != "inductor" or "cpp_fused_sin: aten.sin.default" in lines(path, "fusions")
         compare(r, path, product, *pair(r, requires_grad=True))
         difference(r, path, unannotated, *pair(r, requires_grad=True))
 

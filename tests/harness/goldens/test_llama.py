@@ -25,7 +25,9 @@ SUITE = ROOT / "suites" / "models" / "test_llama_goldens.py"
 GOLDENS = SUITE.parent / "__goldens__" / "test_llama_goldens.txt"
 
 
-@pytest.mark.slow("runs the suite of goldens of a Llama block", fast="test_one_operator")
+@pytest.mark.slow(
+    "runs the suite of goldens of a Llama block", fast="tests/harness/goldens/test_checking.py::test_facts_of_a_program"
+)
 def test_goldens_hold_under_this_torch():
     """They are kept for 2.11, 2.13 and 2.15."""
     options = ("--regional-backend=reference,torch", "--regional-device=cpu", "-n0", "-p", "no:cacheprovider", "-q")
@@ -108,7 +110,7 @@ def golden(r, x, tmp_path):
     return path
 
 
-@pytest.mark.slow("compiles a Llama block", fast="tests/harness/goldens/test_difference.py::test_operators")
+@pytest.mark.slow("compiles a Llama block", fast="tests/harness/goldens/test_checking.py::test_a_difference")
 def test_one_operator(r, x, golden):
     block = LlamaBlock()
     block.feed_forward = WithGelu(SIZE, HIDDEN)
@@ -120,7 +122,7 @@ def test_one_operator(r, x, golden):
     ]
 
 
-@pytest.mark.slow("compiles a Llama block", fast="tests/harness/goldens/test_difference.py::test_borders")
+@pytest.mark.slow("compiles a Llama block", fast="tests/harness/goldens/test_checking.py::test_a_difference")
 def test_an_operator_moved_into_a_region(r, x, golden):
     found = difference(r, golden, TransposesInside(), x)
     assert found[:2] == [
@@ -131,14 +133,14 @@ def test_an_operator_moved_into_a_region(r, x, golden):
     assert not any("ops, 1 partition" in line for line in found)
 
 
-@pytest.mark.slow("compiles a Llama block", fast="test_an_operator_moved_into_a_region")
+@pytest.mark.slow("compiles a Llama block", fast="tests/harness/goldens/test_difference.py::test_operators")
 def test_operators_moved_out_of_a_region(r, x, golden):
     found = difference(r, golden, RepeatsOutside(), x)
     assert "moved out of region attention" in found[0]
     assert "aten.unsqueeze.default" in found[0]
 
 
-@pytest.mark.slow("compiles a Llama block to C++", fast="tests/harness/goldens/test_difference.py::test_fusions")
+@pytest.mark.slow("compiles a Llama block to C++", fast="tests/harness/goldens/test_checking.py::test_other_backends")
 def test_one_fusion(r, x, golden):
     with vetoing() as applied:
         r.restart()
@@ -150,7 +152,7 @@ def test_one_fusion(r, x, golden):
     assert "softmax" in found[0]
 
 
-@pytest.mark.slow("compiles a Llama block", fast="tests/harness/goldens/test_difference.py::test_other_facts")
+@pytest.mark.slow("compiles a Llama block", fast="tests/harness/goldens/test_checking.py::test_facts_of_a_program")
 def test_one_setting(r, x, golden):
     torch.set_float32_matmul_precision("medium")
     assert difference(r, golden, LlamaBlock(), x) == ["the precision of products: medium, was highest"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_regional import GoldenError, Regional
-from pytest_regional.harness.goldens.facts import FACTS
+from pytest_regional.harness.goldens.checking import FACTS
 from pytest_regional.harness.goldens.file import GoldenFile, GoldensOfTest
 
 

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from pytest_regional.harness.kernel_store import Command, processor
+from tests.warm_process import run_script
 
 FLAGS = "-O3 -march=native -I/somewhere"
 
@@ -46,6 +47,16 @@ def test_names_of_files_do_not_count(line):
 )
 def test_what_is_compiled_and_how_counts(line, change):
     assert key(line()) != key(line(**change))
+
+
+def test_another_process_has_the_same_key(line, tmp_path):
+    """Its hashes of texts are others."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"from pytest_regional.harness.kernel_store import Command\nprint(Command.of({line()!r}).key())\n"
+    )
+    there = run_script(script, {**os.environ, "PYTHONPATH": os.getcwd()}, timeout=120)
+    assert there.stdout.strip() == key(line()), there.stderr
 
 
 @pytest.mark.parametrize("name", ["CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "SOURCE_DATE_EPOCH"])

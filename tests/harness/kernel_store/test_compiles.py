@@ -120,7 +120,8 @@ def test_failed_compiles_are_not_stored(tmp_path):
 
 
 @pytest.mark.slow(
-    "starts two processes that compile C++", fast="test_a_kernel_is_compiled_once_and_every_counter_is_as_before"
+    "starts two processes that compile C++",
+    fast="tests/harness/kernel_store/test_commands.py::test_another_process_has_the_same_key",
 )
 def test_another_process_takes_it_too(store):
     for _ in range(2):

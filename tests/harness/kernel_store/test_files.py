@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import multiprocessing
 import os
@@ -71,14 +72,14 @@ def test_the_longest_unused_go_first(files):
     assert files.prune(limit=2200) == 0
 
 
-def test_files_of_a_killed_process_are_deleted_after_an_hour(files):
+def test_files_of_a_killed_process_are_deleted_and_those_of_a_running_one_kept(files):
     files.write(key_of(1), b"library")
     folder = only_file(files).parent
-    old, new = folder / f".tmp-{1:016x}", folder / f".tmp-{2:016x}"
-    for path, age in ((old, 4000), (new, 10)):
-        path.write_bytes(b"half")
-        os.utime(path, (time.time() - age, time.time() - age))
-    files.prune()
+    old, new = folder / "1.regional-tmp", folder / "2.regional-tmp"
+    old.write_bytes(b"half")
+    with new.open("wb") as written:
+        fcntl.flock(written, fcntl.LOCK_EX)
+        assert files.prune() == 1
     assert not old.exists()
     assert new.exists()
 
@@ -201,7 +202,7 @@ def test_a_full_disk_costs_the_keeping_alone(files, tmp_path, monkeypatch):
     def full(*_args, **_kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pytest_regional.harness.kernel_store.files._write", full)
+    monkeypatch.setattr("pytest_regional.harness.kernel_store.files.write_whole", full)
     (tmp_path / "made.so").write_bytes(b"library")
     files.put(key_of(1), tmp_path / "made.so")
     assert files.made == 0

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_regional import TrainingParityError
+from pytest_regional import BackendSpec, TrainingParityError
 from pytest_regional.harness.training import BadTrainingError, assert_training_parity, train
 from pytest_regional.testing import regional
 
@@ -24,10 +24,20 @@ def test_the_backend_under_test_compiles_once():
             assert_training_parity(harness, Small(), batches(harness), loss=LOSS, level="bitwise")
 
 
-@pytest.mark.slow(
-    "compiles a model and trains it",
-    fast="tests/harness/training/test_rounding.py::test_a_row_without_a_gradient_is_a_difference_there_too",
-)
+def test_random_numbers_are_those_of_eager():
+    """Inductor draws others, unless a setting says otherwise."""
+    seen = []
+
+    def looks(gm, inputs):
+        seen.append(torch._inductor.config.fallback_random)
+        return gm.forward
+
+    with regional(BackendSpec("looks", lambda: looks), expects_regions=False) as harness:
+        assert_training_parity(harness, Small(), batches(harness, 1), loss=LOSS)
+    assert seen == [True]
+
+
+@pytest.mark.slow("compiles a model and trains it", fast="test_random_numbers_are_those_of_eager")
 def test_inductor_with_dropout():
     with regional("inductor", expects_regions=False) as harness:
         report = assert_training_parity(harness, Small(), batches(harness, 3), loss=LOSS)

@@ -56,7 +56,7 @@ def trained(seed, steps=STEPS, **changed):
     )
 
 
-@pytest.mark.slow("trains three times", fast="test_a_row_without_a_gradient_is_a_difference_there_too")
+@pytest.mark.slow("trains in eight ways", fast="test_gradients_under_autocast_are_anchored")
 def test_a_kink_on_whose_sides_rounding_decides_is_no_difference():
     measured = 0
     for seed in range(8):

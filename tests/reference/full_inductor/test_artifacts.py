@@ -33,7 +33,7 @@ with kernels_kept(), no_codegen, mock.patch("torch._inductor.compile_fx.compile_
 
 @pytest.mark.slow(
     "starts processes that import torch",
-    fast="tests/reference/test_artifacts.py::test_a_new_process_loads_and_gives_the_same_bits",
+    fast="tests/reference/full_inductor/test_pipeline.py::test_a_list_of_passes_ends_with_it",
 )
 def test_saved_and_run_in_another_process(tmp_path):
     model = Model()

@@ -53,7 +53,8 @@ class Convolution(torch.nn.Module):
 
 
 @pytest.mark.slow(
-    "compiles a whole program for eager's results, as suites/full_graph does", fast="test_a_wrong_decomposition_is_seen"
+    "compiles a whole program for eager's results, as suites/full_graph does",
+    fast="tests/reference/full_inductor/test_decompose.py::test_several_results_and_one_that_is_none",
 )
 def test_batch_norm_writes_its_buffers():
     with harness() as made:
@@ -112,7 +113,8 @@ def test_operators_and_autograd_functions_of_the_user():
 
 
 @pytest.mark.slow(
-    "compiles a whole program for eager's results, as suites/full_graph does", fast="test_a_wrong_decomposition_is_seen"
+    "compiles a whole program for eager's results, as suites/full_graph does",
+    fast="tests/reference/full_inductor/test_decompose.py::test_bodies_are_decomposed",
 )
 def test_branches():
     def fn(x):
@@ -154,7 +156,8 @@ def test_inference_writes_buffers_at_the_end_of_the_graph():
 
 
 @pytest.mark.slow(
-    "compiles a whole program for eager's results, as suites/full_graph does", fast="test_a_wrong_decomposition_is_seen"
+    "compiles a whole program for eager's results, as suites/full_graph does",
+    fast="tests/reference/full_inductor/test_decompose.py::test_bodies_are_decomposed",
 )
 def test_flex_attention_without_gradients():
     from torch.nn.attention.flex_attention import flex_attention

@@ -338,16 +338,11 @@ def shrink_shapes(program: Program) -> Iterator[Candidate]:
     for size in sizes:
         for smaller in sorted({1, 2, size // 2, size - 1}):
             if 0 < smaller < size:
-                yield _with_arguments(program, [resized(argument, size, smaller) for argument in program.arguments])
+                yield _with_arguments(program, [argument.resized(size, smaller) for argument in program.arguments])
     for index, argument in enumerate(program.arguments):
         for shape in (argument.shape[1:], argument.shape[:-1]):
             if argument.shape:
                 yield _with_argument(program, index, replace(argument, shape=shape, dynamic=()))
-
-
-def resized(argument: TensorInput, size: int, other: int) -> TensorInput:
-    """Return ``argument`` with another size wherever ``size`` occurs."""
-    return replace(argument, shape=tuple(other if old == size else old for old in argument.shape))
 
 
 # Blocks
