@@ -217,7 +217,7 @@ def operators_of(call: Callable[[], Any]) -> tuple[str, ...]:
     class Functions(TorchFunctionMode):  # type: ignore[misc]  # torch is not typed here
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = getattr(func, "__name__", "")
-            # What stands for a property is called __get__.
+            # The function of a property is its __get__; the property itself has the name.
             named = func.__self__.__name__ if name == "__get__" else name
             names[named.strip("_") if named.startswith("__") else named] = None
             return func(*args, **(kwargs or {}))

@@ -187,8 +187,8 @@ def subject_of_test(test: str, options: str = "") -> Subject:
         options: of pytest, as the test's rerun line has them.
 
     Raises:
-        RegionalValueError: the test passes, cannot be found, takes too long or fails otherwise than by
-            ``assert_parity``, its program cannot be written as one graph, or the options have a quote without its end.
+        RegionalValueError: the test passes, cannot be found, takes too long, or fails in another way than a failed
+            ``assert_parity``; its program cannot be written as one graph, or the options have a quote without its end.
     """
     try:
         given = shlex.split(options)

@@ -305,8 +305,8 @@ class CollectiveProgram:
         rows: the size of the input's first dimension.
         group: name of the process group.
         size: of the process group.
-        ranks: who the own rank is, in words; Dynamo compiles anew where they differ, as a process is never another
-            rank, and Dynamo guards none.
+        ranks: which rank this process is, in words. Dynamo has no guard on it, since the rank of a process never
+            changes; the function compiles again where it differs.
     """
 
     kind: str

@@ -454,8 +454,8 @@ class AtenGraph:
 def aten_graph_of(program: Program) -> AtenGraph:
     """Return the graph of ``program``, which all programs share that differ from it in annotations alone.
 
-    It is traced once, without AOTAutograd, each statement under an annotation that bears its number. The graph of
-    another of these programs is a copy, with the annotations of its own statements in place of the numbers.
+    It is traced once, without AOTAutograd, each statement under an annotation that bears its number. The graphs
+    of the other programs are copies of it, in which each program's annotations replace the numbers.
 
     Raises:
         RegionalRuntimeError: the program cannot be traced in this way; says why.
